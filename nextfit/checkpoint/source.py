@@ -1,0 +1,59 @@
+"""Where bytes lie in files and which part of the model they are. No torch: headers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One tensor as a file declares it.
+
+    `shape` is in torch order, outermost first ([out, in] for a linear layer), and counts elements for
+    float and integer types, also for GGUF block types; packed safetensors codes keep their stored shape.
+    """
+
+    name: str  # as spelled in the file
+    format: str  # a key of `formats.FORMATS`
+    shape: tuple[int, ...]
+    file: Path
+    offset: int  # bytes from the start of the file
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of files that fill (a region of) one `names.Part`.
+
+    `sources` by role: "data" always; "scale" and "scale_2" where the format keeps scales apart.
+    """
+
+    part: str
+    format: str
+    sources: dict[str, Source]
+    expert: int | None = None  # fills only this expert of an EXPERTS part
+    rows: tuple[int, int] | None = None  # fills only these rows of the part
+    source_rows: tuple[int, int] | None = None  # takes only these rows of the source
+    columns: tuple[int, int] | None = None  # takes only these columns of the source
+    # how the stored values relate to the slot's kind: a GGUF norm already holds 1 + w, its ssm_a -exp(A_log)
+    applied: bool = False
+    shard: int | None = None  # n-gram table: number of this shard or head, in row order
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A tensor that is deliberately not loaded, and why."""
+
+    source: Source
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """What a reader found: pieces for the model, tensors left out on purpose, and tensors nobody knows."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    ignored: list[Ignored] = field(default_factory=list)
+    unknown: list[Source] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
