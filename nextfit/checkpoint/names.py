@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from nextfit.checkpoint.ngram_hash import ngram_hash
 from nextfit.config import ModelConfig
 
 
@@ -130,7 +131,7 @@ def _experts(c: ModelConfig, p: str) -> Iterator[Slot]:
     yield _single(f"{m}.experts.down", Kind.EXPERTS, shape, f"{m}.experts.down_proj")
 
 
-def _ngram(c: ModelConfig, p: str) -> Iterator[Slot]:
+def _ngram(c: ModelConfig, p: str, layer: int) -> Iterator[Slot]:
     e, wide = f"{p}ple", c.hc_count * c.hidden_size
     yield _stack(
         f"{e}.key_value",
@@ -144,12 +145,13 @@ def _ngram(c: ModelConfig, p: str) -> Iterator[Slot]:
         yield _single(f"{e}.{name}", Kind.GAIN, (wide,), f"{e}.{name}.weight")
     yield _single(f"{e}.conv", Kind.CONV, (wide, c.ple_conv_kernel_size), f"{e}.conv1d.weight")
     table = f"{e}.ple_embedding.ngram_embedding"
-    yield _single(f"{e}.table", Kind.TABLE, (c.ngram_rows, c.ngram_head_dim), table)
+    rows = ngram_hash(c, layer).rows
+    yield _single(f"{e}.table", Kind.TABLE, (rows, c.ngram_head_dim), table)
 
 
-def _layer(c: ModelConfig, p: str, linear: bool, ngram: bool) -> Iterator[Slot]:
-    if ngram:
-        yield from _ngram(c, p)
+def _layer(c: ModelConfig, p: str, linear: bool, ngram: int | None = None) -> Iterator[Slot]:
+    if ngram is not None:
+        yield from _ngram(c, p, ngram)
     yield from _hyper(c, f"{p}attn_hyper", f"{p}attn_hyper_connection", inject=True)
     yield from _linear_attention(c, p) if linear else _sparse_attention(c, p)
     yield from _hyper(c, f"{p}mlp_hyper", f"{p}mlp_hyper_connection", inject=True)
@@ -161,7 +163,7 @@ def trunk_slots(c: ModelConfig) -> Iterator[Slot]:
     shape = (c.vocab_size, c.hidden_size)
     yield _single("embed_tokens", Kind.MATRIX, shape, "embed_tokens.weight")
     for i, kind in enumerate(c.layer_types):
-        yield from _layer(c, f"layers.{i}.", kind == "linear_attention", i in c.ple_layers)
+        yield from _layer(c, f"layers.{i}.", kind == "linear_attention", i if i in c.ple_layers else None)
     yield from _hyper(c, "mixer", "hyper_connection_mixer", inject=False)
     if not c.tie_word_embeddings:
         yield _single("lm_head", Kind.MATRIX, shape, "lm_head.weight")
@@ -174,5 +176,5 @@ def draft_slots(c: ModelConfig) -> Iterator[Slot]:
     yield _single("mtp.fc_hidden", Kind.MATRIX, (d, d), "mtp.fc_hidden.weight")
     yield _single("mtp.norm_embedding", Kind.GAIN, (d,), "mtp.pre_fc_norm_embedding.weight")
     yield _single("mtp.norm_hidden", Kind.GAIN, (wide,), "mtp.pre_fc_norm_hidden.weight")
-    yield from _layer(c, "mtp.layers.0.", linear=False, ngram=False)
+    yield from _layer(c, "mtp.layers.0.", linear=False)
     yield from _hyper(c, "mtp.mixer", "mtp.hyper_connection_mixer", inject=False)
