@@ -1,0 +1,45 @@
+# make serve    install and start the server on the bundled model   (ARGS="--port 9000 /path/to/model")
+# make test     install and run every test                          (ARGS="-x tests/server")
+# make lint     ruff and mypy
+# make format   ruff, in place
+
+PYTHON := python3
+ARGS :=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: serve test lint format
+
+serve: .venv/installed
+	@exec $(BIN)/nextfit serve $(ARGS)
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python tools/size_report.py
+
+lint: .venv/installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# A stamp is newer than what it was made from, so a second make installs nothing.
+.venv/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/installed: .venv/created pyproject.toml constraints.txt
+	$(PIP) --editable .
+	@touch $@
+
+.venv/installed-test: .venv/created pyproject.toml constraints.txt
+	$(PIP) --editable '.[test]'
+	@touch $@ .venv/installed
+
+.venv/installed-lint: .venv/created pyproject.toml constraints.txt
+	$(PIP) --editable '.[test,lint]'
+	@touch $@ .venv/installed-test .venv/installed
