@@ -1,0 +1,51 @@
+"""What goes into the engine and what comes out of it. No torch: the server and the scheduler pass these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nextfit.engine.params import SamplingParams
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One choice to generate: `prompt` token ids and settings, under an `id` that is unique while it runs."""
+
+    id: str
+    prompt: list[int]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One generated token; `logprob` and the likeliest `top` (id, logprob) when the request asked for them."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts of a finished request, in tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int  # without the end token
+    cached_tokens: int = 0  # of the prompt
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one step adds to one request. End tokens are never in `tokens`; `stats` come with `finish_reason`."""
+
+    request_id: str
+    tokens: tuple[Sampled, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None  # the end token that finished it
+    error: str | None = None  # with "error": why
+    stats: Stats | None = None
