@@ -1,0 +1,98 @@
+"""The forward pass over ragged rows: trunk and draft head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nextfit.checkpoint.packed import gather_rows
+from nextfit.config import ModelConfig
+from nextfit.model.attention import Angles
+from nextfit.model.hyper import HyperConnection
+from nextfit.model.layer import Layer
+from nextfit.model.ngram import NgramLayer
+from nextfit.model.state import State, StateShape
+from nextfit.model.weights import Weights
+from nextfit.ops.batch import Batch
+from nextfit.ops.history import extend
+from nextfit.ops.linear import linear
+from nextfit.ops.norm import rms_norm
+
+
+class Model:
+    """The model on its resident weights, computing in `dtype`.
+
+    `forward` maps a batch to the residual streams after the last layer, `logits` maps streams to logits;
+    `draft` is the MTP head, absent where the checkpoint has none.
+    """
+
+    def __init__(self, c: ModelConfig, slots: Mapping[str, Any], dtype: torch.dtype) -> None:
+        w = Weights(slots)
+        self.config, self.dtype = c, dtype
+        self.embedding = w.matrix("embed_tokens")
+        self.head = w.matrix("embed_tokens" if c.tie_word_embeddings else "lm_head")
+        below = [w.below(f"layers.{i}.") for i in range(c.num_hidden_layers)]
+        self.layers = [Layer(c, b, t == "linear_attention") for b, t in zip(below, c.layer_types, strict=True)]
+        self.ngram = {i: NgramLayer(c, below[i].below("ple."), i) for i in c.ple_layers}
+        self.mixer = HyperConnection(c, w.below("mixer."))
+        self.draft = DraftHead(self, w.below("mtp.")) if "mtp.fc_hidden" in w else None
+
+    @property
+    def device(self) -> torch.device:
+        return self.mixer.gain.device
+
+    def new_state(self, shape: StateShape) -> State:
+        return State(self.config, shape, self.dtype, self.device)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """[rows] int64 -> [rows, hidden]."""
+        return gather_rows(self.embedding, tokens, self.dtype)
+
+    def forward(self, batch: Batch, state: State) -> Tensor:
+        """Run the rows of `batch` and advance `state`; returns the streams [rows, streams * hidden]."""
+        x = self.embed(batch.tokens).repeat(1, self.config.hc_count)
+        angles = Angles.of(self.config, batch, self.dtype)
+        tokens = extend(state.tokens, batch, batch.tokens[:, None])
+        for i, layer in enumerate(self.layers):
+            if i in self.ngram:
+                x = self.ngram[i](x, tokens, state.ngram[i], batch)
+            x = layer(x, state.layers[i], batch, angles)
+        return x
+
+    def logits(self, x: Tensor, decode_rows: int) -> Tensor:
+        """Streams [n, streams * hidden] -> logits [n, vocabulary]; the first `decode_rows` are decode rows."""
+        return linear(self.mixer.read(x, decode_rows)[0], self.head, decode_rows)
+
+
+class DraftHead:
+    """Multi-token prediction (spec section 7): from row p's streams and token p + 1 to logits for token p + 2."""
+
+    def __init__(self, trunk: Model, w: Weights) -> None:
+        c = trunk.config
+        self.trunk = trunk
+        self.fc_embedding, self.fc_hidden = w.matrix("fc_embedding"), w.matrix("fc_hidden")
+        self.norm_embedding, self.norm_hidden = w.vector("norm_embedding"), w.vector("norm_hidden")
+        self.layer = Layer(c, w.below("layers.0."), linear=False)
+        self.mixer = HyperConnection(c, w.below("mixer."))
+
+    def forward(self, x: Tensor, batch: Batch, state: State) -> Tensor:
+        """Streams x [rows, streams * hidden] of rows p with `batch.tokens` = token p + 1 at position p.
+
+        Returns the head's own streams: input of the next recursion, and of `logits`.
+        """
+        c = self.trunk.config
+        assert state.draft is not None
+        e = rms_norm(self.trunk.embed(batch.tokens), self.norm_embedding, c.rms_norm_eps)
+        e = linear(e, self.fc_embedding, batch.decode_rows)
+        n = rms_norm(x, self.norm_hidden, c.rms_norm_eps)  # one norm over all streams, not one a stream
+        n = n.view(-1, c.hidden_size)  # a row's streams stay together, so decode rows still come first
+        h = linear(n, self.fc_hidden, batch.decode_rows * c.hc_count).unflatten(0, (-1, c.hc_count))
+        z = (h + e[:, None]).flatten(1)
+        return self.layer(z, state.draft, batch, Angles.of(c, batch, self.trunk.dtype))
+
+    def logits(self, z: Tensor, decode_rows: int) -> Tensor:
+        """Logits for the token after next, [n, vocabulary], from the head's streams [n, streams * hidden]."""
+        return linear(self.mixer.read(z, decode_rows)[0], self.trunk.head, decode_rows)

@@ -1,0 +1,85 @@
+"""Storage of everything sequences leave behind: pages for attention, one slot per sequence for the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nextfit.config import ModelConfig
+from nextfit.ops.delta_net import DeltaState
+from nextfit.ops.history import History
+from nextfit.ops.precision import wide
+from nextfit.ops.sparse_attention import KVPages
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """Sizes of the storage; page 0 and slot 0 belong to nobody and are what padding refers to."""
+
+    slots: int  # sequences that may be alive at once
+    pages: int
+    page_size: int  # tokens, a multiple of the block size
+    window: int  # rows of a verify step: 1 + draft depth
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionState:
+    pages: KVPages
+    raw_keys: History  # index keys of the open block
+
+
+@dataclass(frozen=True, slots=True)
+class LinearState:
+    conv: History
+    delta: DeltaState
+
+
+class State:
+    """Per-layer states of the trunk (`layers`), of n-gram layers (`ngram`), of the draft head, and token ids."""
+
+    def __init__(self, c: ModelConfig, shape: StateShape, dtype: torch.dtype, device: torch.device) -> None:
+        self.shape = shape
+        self._dtype, self._device = dtype, device
+        self.layers: list[AttentionState | LinearState] = [
+            self._linear(c) if kind == "linear_attention" else self._attention(c, shift=0)
+            for kind in c.layer_types
+        ]
+        reach = (c.ple_conv_kernel_size - 1) * c.ngram_size
+        self.ngram = {i: self._history(reach, c.hc_count * c.hidden_size, dtype) for i in c.ple_layers}
+        self.tokens = self._history(c.ngram_size - 1, 1, torch.int64, initial=c.eos_token_id)
+        self.draft = self._attention(c, shift=1) if c.mtp_num_hidden_layers else None
+
+    def _zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self._device)
+
+    def _history(self, reach: int, channels: int, dtype: torch.dtype, initial: int = 0) -> History:
+        s = self.shape
+        tail = self._zeros(s.slots, reach, channels, dtype=dtype)
+        return History(tail, self._zeros(s.slots, s.window, channels, dtype=dtype), initial)
+
+    def _attention(self, c: ModelConfig, shift: int) -> AttentionState:
+        s = self.shape
+        kv = (s.pages, s.page_size, c.num_key_value_heads, c.head_dim)
+        blocks = (s.pages, s.page_size // c.indexer_compress_ratio, c.indexer_head_dim)
+        pages = KVPages(
+            self._zeros(*kv, dtype=self._dtype),
+            self._zeros(*kv, dtype=self._dtype),
+            self._zeros(*blocks, dtype=self._dtype),
+            shift,
+        )
+        return AttentionState(pages, self._history(c.indexer_compress_ratio - 1, c.indexer_head_dim, self._dtype))
+
+    def _linear(self, c: ModelConfig) -> LinearState:
+        s, w = self.shape, wide(self._dtype)
+        heads, dk, dv = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+        channels = 2 * c.linear_num_key_heads * dk + heads * dv
+        delta = DeltaState(
+            self._zeros(s.slots, heads, dk, dv, dtype=w),
+            self._zeros(s.slots, s.window, heads, dk, dtype=w),
+            self._zeros(s.slots, s.window, heads, dv, dtype=w),
+            self._zeros(s.slots, s.window, heads, dtype=w),
+            self._zeros(s.slots, s.window, heads, dtype=w),
+        )
+        return LinearState(self._history(c.linear_conv_kernel_dim - 1, channels, self._dtype), delta)

@@ -1,0 +1,1 @@
+"""Operators: one folder each. `reference.py` is the definition, in plain PyTorch, and runs on any device."""

@@ -1,0 +1,69 @@
+"""The input of one step: a ragged batch of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of several sequences, one after the other, without padding.
+
+    Sequence s contributes `lengths[s]` consecutive rows at positions `firsts[s]`, `firsts[s]` + 1, ...
+    The first `decode_sequences` are of the decode/verify class, the others of the prefill class. Rows known to
+    be part of their sequence are committed by the step itself; with `deferred` the decode rows are only logged,
+    and a later batch says how many of them were accepted (`replay`).
+    """
+
+    tokens: Tensor  # [rows] int64
+    lengths: tuple[int, ...]
+    firsts: tuple[int, ...]
+    slots: Tensor  # [sequences] int64, recurrent slot
+    replay: Tensor  # [sequences] int64, logged rows to commit before anything else
+    pages: Tensor  # [sequences, table width] int64, page of each `page_size` token slots; unused entries are 0
+    decode_sequences: int
+    deferred: bool = True
+
+    @cached_property
+    def logged_sequences(self) -> int:
+        """The first sequences whose rows wait for a later commit."""
+        return self.decode_sequences if self.deferred else 0
+
+    @cached_property
+    def decode_rows(self) -> int:
+        """Decode and verify rows come first; prefill rows follow."""
+        return sum(self.lengths[: self.decode_sequences])
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """First row of each sequence, and the number of rows as last entry."""
+        starts = [0]
+        for n in self.lengths:
+            starts.append(starts[-1] + n)
+        return tuple(starts)
+
+    @cached_property
+    def sequence(self) -> Tensor:
+        """[rows] int64: the sequence each row belongs to."""
+        counts = torch.tensor(self.lengths, device=self.tokens.device)
+        return torch.repeat_interleave(torch.arange(len(self.lengths), device=self.tokens.device), counts)
+
+    @cached_property
+    def offset(self) -> Tensor:
+        """[rows] int64: number of the row within its sequence's rows of this step."""
+        starts = torch.tensor(self.starts[:-1], device=self.tokens.device)
+        return torch.arange(len(self.tokens), device=self.tokens.device) - starts[self.sequence]
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[rows] int64."""
+        return torch.tensor(self.firsts, device=self.tokens.device)[self.sequence] + self.offset
+
+    @cached_property
+    def fresh(self) -> Tensor:
+        """[sequences] bool: sequences that begin here, whatever an earlier owner left in their slot."""
+        return torch.tensor([p == 0 for p in self.firsts], device=self.tokens.device)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nextfit.ops.batch import Batch
+from nextfit.ops.precision import wide
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The last inputs of each recurrent slot."""
+
+    tail: Tensor  # [slots, reach, channels], committed, oldest first
+    log: Tensor  # [slots, window, channels], rows of the last verify step, committed by the next step
+    initial: int = 0  # what stands before a sequence's first row
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """The rows of a step, each sequence preceded by its tail."""
+
+    values: Tensor  # [sequences * reach + rows, channels]
+    index: Tensor  # [rows] int64: where each row stands in `values`
+
+    def back(self, n: int) -> Tensor:
+        """The input n rows before each row, [rows, channels]; n at most the reach."""
+        return self.values[self.index - n]
+
+
+def extend(history: History, batch: Batch, x: Tensor) -> Extended:
+    """Commit the accepted rows of the last verify, then append x [rows, channels] (spec: deferred commit).
+
+    Decode rows are logged; of prefill rows the last ones become the tail.
+    """
+    reach = history.tail.shape[1]
+    slots, n = batch.slots, len(batch.lengths)
+    known = torch.cat([history.tail[slots], history.log[slots]], dim=1)
+    keep = batch.replay[:, None] + torch.arange(reach, device=x.device)
+    tail = known.gather(1, keep[:, :, None].expand(-1, -1, known.shape[2]))
+    tail = torch.where(batch.fresh[:, None, None], history.initial, tail)
+    pieces = [p for s in range(n) for p in (tail[s], x[batch.starts[s] : batch.starts[s + 1]])]
+    values = torch.cat(pieces)
+    index = torch.arange(len(x), device=x.device) + (batch.sequence + 1) * reach
+    d = batch.logged_sequences
+    if d:
+        rows = batch.starts[d]
+        history.log[slots[batch.sequence[:rows]], batch.offset[:rows]] = x[:rows]
+    ends = torch.tensor(batch.starts[d + 1 :], dtype=torch.int64, device=x.device)
+    ends = ends + (torch.arange(d, n, device=x.device) + 1) * reach
+    last = values[ends[:, None] + torch.arange(-reach, 0, device=x.device)]
+    history.tail[slots] = torch.cat([tail[:d], last])
+    return Extended(values, index)
+
+
+def causal_conv(extended: Extended, taps: Tensor, dilation: int = 1) -> Tensor:
+    """Depthwise convolution of each sequence: sum over i of taps[:, i] * x[row - dilation * (K - 1 - i)].
+
+    taps [channels, K], the last one for the current row. Computed in the wide type, rounded once.
+    """
+    dtype = extended.values.dtype
+    w = wide(dtype)
+    k = taps.shape[1]
+    y = None
+    for i in range(k):
+        term = extended.back(dilation * (k - 1 - i)).to(w) * taps[:, i].to(w)
+        y = term if y is None else y + term
+    assert y is not None
+    return y.to(dtype)

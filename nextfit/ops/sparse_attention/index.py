@@ -1,0 +1,53 @@
+"""The indexer: pooled block keys, and the deterministic choice of each row's blocks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from nextfit.ops.batch import Batch
+from nextfit.ops.history import Extended
+from nextfit.ops.precision import wide
+from nextfit.ops.select import top_k_ascending
+
+TILE = 1024  # blocks scored at a time, whatever the history
+
+
+def completing_rows(batch: Batch, ratio: int) -> Tensor:
+    """Rows that complete a block of `ratio` tokens, [n] int64."""
+    return ((batch.positions + 1) % ratio == 0).nonzero()[:, 0]
+
+
+def pool_blocks(raw: Extended, rows: Tensor, ratio: int) -> Tensor:
+    """Mean of the raw index keys of the blocks that `rows` complete, [n, index dim]; float32 inside."""
+    dtype = raw.values.dtype
+    window = torch.stack([raw.values[raw.index[rows] - i] for i in reversed(range(ratio))])
+    return window.to(wide(dtype)).mean(0).to(dtype)
+
+
+def best_blocks(query: Tensor, keys: Tensor, visible: Tensor, k: int) -> Tensor:
+    """The k best blocks of each row in ascending order, [rows, k] int64; of equal scores the lower block.
+
+    query [rows, heads, dim], keys [blocks, dim], visible [rows]: complete blocks each row may see, all >= k.
+    Blocks are scored tile by tile and only the best k are kept, so memory does not grow with the history.
+    """
+    w = wide(query.dtype)
+    q = query.to(w)
+
+    def score(first: int, last: int) -> Tensor:
+        dots = q.flatten(0, 1) @ keys[first:last].to(w).T
+        total = dots.relu_().unflatten(0, q.shape[:2]).sum(1) / math.sqrt(q.shape[2])
+        hidden = torch.arange(first, last, device=q.device) >= visible[:, None]
+        return total.masked_fill_(hidden, -torch.inf)
+
+    ids = torch.arange(k, device=q.device).expand(len(q), k)
+    best = score(0, k)
+    for first in range(k, int(visible.max()), TILE):
+        last = min(first + TILE, len(keys))
+        scores = torch.cat([best, score(first, last)], dim=1)
+        new = torch.arange(first, last, device=q.device).expand(len(q), -1)
+        chosen = top_k_ascending(scores, k)
+        best, ids = scores.gather(1, chosen), torch.cat([ids, new], dim=1).gather(1, chosen)
+    return ids

@@ -1,0 +1,56 @@
+"""Paged keys, values and block keys of one attention layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from nextfit.ops.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class KVPages:
+    """Row p of a sequence lies in token slot p + `shift` of its pages, block b in block slot b + `shift`.
+
+    The trunk has shift 0. A draft row also depends on the token after it, so it lies one slot later, where
+    a page that two sequences share holds only what their common tokens determine (shift 1).
+    """
+
+    key: Tensor  # [pages, page size, kv heads, head dim], normed and rotated
+    value: Tensor  # [pages, page size, kv heads, head dim]
+    block: Tensor  # [pages, page size / ratio, index dim], pooled, normed and rotated
+    shift: int = 0
+
+    def write(self, batch: Batch, key: Tensor, value: Tensor) -> None:
+        """Store the rows' keys and values, [rows, kv heads, head dim] each."""
+        page, offset = _address(batch, batch.sequence, batch.positions + self.shift, self.key.shape[1])
+        self.key[page, offset] = key
+        self.value[page, offset] = value
+
+    def write_blocks(self, batch: Batch, rows: Tensor, ratio: int, key: Tensor) -> None:
+        """Store the keys [n, index dim] of the blocks that `rows` [n] complete."""
+        block = batch.positions[rows] // ratio + self.shift
+        page, offset = _address(batch, batch.sequence[rows], block, self.block.shape[1])
+        self.block[page, offset] = key
+
+    def tokens(self, table: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows 0..count-1 of the sequence with page table `table` [width], contiguous."""
+        pages = table[: -(-(count + self.shift) // self.key.shape[1])]
+        part = slice(self.shift, self.shift + count)
+        return self.key[pages].flatten(0, 1)[part], self.value[pages].flatten(0, 1)[part]
+
+    def blocks(self, table: Tensor, count: int) -> Tensor:
+        """Keys of blocks 0..count-1, [count, index dim]."""
+        pages = table[: -(-(count + self.shift) // self.block.shape[1])]
+        return self.block[pages].flatten(0, 1)[self.shift : self.shift + count]
+
+    def gather(self, table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the given rows (int64, any shape): [*rows.shape, kv heads, head dim] each."""
+        slot = rows + self.shift
+        page, offset = table[slot // self.key.shape[1]], slot % self.key.shape[1]
+        return self.key[page, offset], self.value[page, offset]
+
+
+def _address(batch: Batch, sequence: Tensor, slot: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
+    return batch.pages[sequence, slot // page_size], slot % page_size
