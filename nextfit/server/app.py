@@ -1,0 +1,70 @@
+"""The application: routes, what stands before them, and start and end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.responses import JSONResponse, Response
+
+import nextfit
+from nextfit.server import chat, completions, errors
+from nextfit.server.errors import ApiError, error_body
+from nextfit.server.guard import LimitBody, RequireKey
+from nextfit.server.service import Served, Service
+from nextfit.server.stream import Disconnected
+
+BODY_LIMIT = 16 << 20  # bytes
+STEP_SECONDS = 10.0  # waited for the engine's last step when the server ends
+
+
+def create_app(service: Service, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT) -> FastAPI:
+    """`service` begins to load when the application starts. With `keys`, only /health goes without one."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await asyncio.to_thread(service.stop, STEP_SECONDS)
+
+    app = FastAPI(title="NextFit", version=nextfit.__version__, lifespan=lifespan, redirect_slashes=False)
+    # the one added last is the outermost
+    app.add_middleware(LimitBody, limit=body_limit)
+    app.add_middleware(RequireKey, keys=keys)
+    errors.install(app)
+
+    async def on_disconnect(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # for the log; nobody receives it
+
+    app.add_exception_handler(Disconnected, on_disconnect)
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        reason = service.unready
+        if reason is None:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "unavailable", **error_body(503, reason, code="not_ready")}, 503)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        served = service.served()
+        return {"object": "list", "data": [_model(served, name) for name in served.names]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        served = service.served()
+        if name not in served.names:
+            raise ApiError(404, f"model {name!r} is not served here", param="model", code="model_not_found")
+        return _model(served, name)
+
+    app.include_router(chat.router(service))
+    app.include_router(completions.router(service))
+    return app
+
+
+def _model(served: Served, name: str) -> dict[str, Any]:
+    entry = {"id": name, "object": "model", "created": served.created, "owned_by": "nextfit"}
+    return entry | {"root": served.names[0], "max_model_len": served.context}

@@ -1,0 +1,109 @@
+"""Every answer that is not 2xx, in OpenAI's shape: {"error": {message, type, param, code}}."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from nextfit.errors import NextFitError, RequestError
+
+
+class ApiError(Exception):
+    """An answer other than 2xx. `param` is the request field at fault, `code` a word for programs."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+
+def error_body(
+    status: int, message: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def describe(error: Exception) -> ApiError:
+    """What a client is told about `error`; faults of ours keep their details for the log."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RequestError):
+        return ApiError(400, str(error), param=error.param)
+    if isinstance(error, NextFitError):
+        return ApiError(500, str(error), code="engine_error")
+    return ApiError(500, f"internal error ({type(error).__name__}); the server's log has it", code="internal")
+
+
+def response(error: ApiError) -> JSONResponse:
+    headers = {"Retry-After": "1"} if error.status == 503 else None
+    body = error_body(error.status, str(error), error.param, error.code)
+    return JSONResponse(body, error.status, headers)
+
+
+def _field(location: Sequence[int | str]) -> str | None:
+    """('body', 'messages', 0, 'role') -> 'messages[0].role'; labels of union members are left out."""
+    parts = [p for p in location if isinstance(p, int) or (p.isidentifier() and p not in ("body", "str"))]
+    text = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts)
+    return text.lstrip(".") or None
+
+
+def validation_error(errors: Sequence[Any], content_type: str) -> ApiError:
+    """The most telling of pydantic's `errors` as a 400 that names the field and what was found."""
+    if errors[0]["type"] == "json_invalid":
+        why, where = errors[0]["ctx"]["error"], errors[0]["loc"][-1]
+        return ApiError(400, f"the body is not JSON: {why} at position {where}", code="invalid_json")
+    same = [e for e in errors if e["loc"][:2] == errors[0]["loc"][:2]]  # members of one union
+    best = max(same, key=lambda e: len(e["loc"]))
+    field = _field(best["loc"])
+    if field is None:
+        hint = "" if "json" in content_type else f" sent as application/json, not {content_type or 'untyped'}"
+        return ApiError(400, f"the body must be a JSON object{hint}", code="invalid_json")
+    if best["type"] == "missing":
+        return ApiError(400, f"{field}: required field is missing", param=field, code="missing")
+    reasons = dict.fromkeys(e["msg"] for e in same if _field(e["loc"]) == field)
+    expected = " or ".join(reasons).replace(" or Input should be ", " or ").removeprefix("Value error, ")
+    message = f"{field}: {expected}, got {reprlib.repr(best['input'])}"
+    return ApiError(400, message, param=field, code="invalid_value")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every exception that leaves a route in OpenAI's shape."""
+
+    async def on_validation(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return response(validation_error(error.errors(), request.headers.get("content-type", "")))
+
+    async def on_http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        message, code = str(error.detail), None
+        if error.status_code == 404:
+            message, code = f"no route {request.url.path}", "not_found"
+        elif error.status_code == 405:
+            message, code = f"{request.url.path} does not answer {request.method}", "method_not_allowed"
+        elif error.status_code == 413:
+            code = "body_too_large"
+        elif not error.detail:
+            message = HTTPStatus(error.status_code).phrase
+        answer = response(ApiError(error.status_code, message, code=code))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    async def on_any(request: Request, error: Exception) -> JSONResponse:
+        return response(describe(error))
+
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(ApiError, on_any)
+    app.add_exception_handler(NextFitError, on_any)
+    app.add_exception_handler(Exception, on_any)

@@ -1,0 +1,165 @@
+"""The choices of one HTTP request, from token ids to pieces of text."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from nextfit.engine.params import SamplingParams
+from nextfit.engine.request import Output, Request, Sampled
+from nextfit.server.errors import ApiError
+from nextfit.server.service import Served
+from nextfit.server.worker import Accepted, Event
+from nextfit.text import TextStream
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What is new in choice `index`; `tokens` are those whose text came out since the last piece."""
+
+    index: int
+    text: str
+    tokens: tuple[Sampled, ...]
+    finish_reason: str | None
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts of all choices; a prompt that several choices share counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class _Choice:
+    """One running choice: its engine request and the text of its tokens."""
+
+    def __init__(self, served: Served, index: int, request: Request, *, first: bool) -> None:
+        self.index = index
+        self.first = first  # of its prompt
+        self.request = request
+        self.done = False
+        self._stream = TextStream(served.tokenizer, request.params.stop)
+        self._sampled: list[Sampled] = []
+        self._given = 0  # tokens whose text is out
+
+    def advance(self, output: Output, usage: Usage) -> Piece:
+        """Account for one engine output. A stop string ends the choice before the engine does."""
+        self._sampled.extend(output.tokens)
+        delta = self._stream.push(s.token for s in output.tokens)
+        text, reason = delta.text, None
+        if delta.stopped is not None:
+            reason = "stop"
+        elif output.finish_reason is not None:
+            delta = self._stream.finish()
+            text, reason = text + delta.text, output.finish_reason
+        tokens = tuple(self._sampled[self._given : delta.tokens])
+        self._given = delta.tokens
+        if reason is not None:
+            self.done = True
+            usage.completion_tokens += len(self._sampled) if delta.matched is None else delta.matched
+            if output.stats is not None and self.first:
+                usage.cached_tokens += output.stats.cached_tokens
+        return Piece(self.index, text, tokens, reason)
+
+
+@dataclass(slots=True)
+class Answer:
+    """A whole choice."""
+
+    text: str = ""
+    tokens: list[Sampled] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+class Generation:
+    """Runs `prompts` x `params`: choice i of prompt p has index p * len(params) + i.
+
+    After `start`, `close` must be called, however the request ends: it cancels whatever still runs.
+    """
+
+    def __init__(
+        self, served: Served, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
+    ) -> None:
+        self.served = served
+        self.usage = Usage(sum(map(len, prompts)))
+        self._worker = served.worker
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._early: deque[tuple[int, Event]] = deque()  # came before the last choice was taken
+        self._choices = [
+            _Choice(served, i, Request(f"{uuid.uuid4().hex}-{i}", prompt, one), first=one is params[0])
+            for i, (prompt, one) in enumerate((p, s) for p in prompts for s in params)
+        ]
+
+    async def start(self) -> None:
+        """Returns once the engine has taken every choice. Raises, closed, what it refused one with."""
+        loop = asyncio.get_running_loop()
+        for choice in self._choices:
+            self._worker.submit(choice.request, partial(self._deliver, loop, choice.index))
+        try:
+            for _ in self._choices:
+                while not isinstance((item := await self._events.get())[1], Accepted):
+                    if isinstance(item[1], Exception):
+                        raise item[1]
+                    self._early.append(item)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for choice in self._choices:
+            if not choice.done:
+                choice.done = True
+                self._worker.cancel(choice.request.id)
+
+    async def answers(self) -> list[Answer]:
+        """All choices, whole. Closes."""
+        answers = [Answer() for _ in self._choices]
+        try:
+            async for piece in self.pieces():
+                answer = answers[piece.index]
+                answer.text += piece.text
+                answer.tokens += piece.tokens
+                answer.finish_reason = piece.finish_reason
+        finally:
+            self.close()
+        return answers
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Pieces of all choices as they come, each choice's last one with a finish reason."""
+        running = len(self._choices)
+        while running:
+            index, event = self._early.popleft() if self._early else await self._events.get()
+            choice = self._choices[index]
+            if isinstance(event, Exception):
+                raise event
+            if isinstance(event, Accepted) or choice.done:
+                continue
+            if event.finish_reason in ("error", "cancelled"):
+                raise ApiError(500, event.error or f"the engine ended the request: {event.finish_reason}")
+            piece = choice.advance(event, self.usage)
+            if choice.done:
+                running -= 1
+                if event.finish_reason is None:
+                    self._worker.cancel(choice.request.id)
+            yield piece
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop, index: int, event: Event) -> None:
+        """Called on the engine's thread."""
+        try:
+            loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
+        except RuntimeError:  # the loop has closed, so nobody listens
+            self._worker.cancel(self._choices[index].request.id)

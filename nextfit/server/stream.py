@@ -1,0 +1,106 @@
+"""Server-sent events, and the rule that a client that goes away takes its work with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from nextfit.server.errors import describe, error_body
+
+log = logging.getLogger("nextfit")
+
+KEEPALIVE_SECONDS = 10.0
+DONE = b"data: [DONE]\n\n"
+_T = TypeVar("_T")
+
+
+class Disconnected(Exception):
+    """The client has gone; there is nobody to answer."""
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first(work: asyncio.Task[Any], receive: Receive) -> None:
+    """Wait for `work`; cancel it, `finally` blocks included, when the client or the server goes away."""
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of `work`. Raises Disconnected when the client leaves first; `work` is then cancelled."""
+    task = asyncio.ensure_future(work)
+    await _first(task, request.receive)
+    if task.cancelled():
+        raise Disconnected
+    return task.result()
+
+
+def event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends the events of `events`, a comment whenever there was none for a while, and [DONE].
+
+    `close` is called when the last event is out or the client leaves, at once. An exception of the
+    generator becomes an error event: the status line has been sent long ago.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[dict[str, Any], None], close: Callable[[], None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.ensure_future(self._send(send))
+        try:
+            await _first(task, receive)
+        finally:
+            self._close()
+        if not task.cancelled():
+            task.result()
+
+    async def _send(self, send: Send) -> None:
+        async def body(data: bytes, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        coming: asyncio.Future[dict[str, Any]] | None = None
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(self._events))
+                while not (await asyncio.wait({coming}, timeout=KEEPALIVE_SECONDS))[0]:
+                    await body(b": keepalive\n\n")
+                await body(event(coming.result()))
+        except StopAsyncIteration:
+            pass
+        except Exception as error:
+            told = describe(error)
+            if told.code == "internal":
+                log.exception("a stream failed")
+            await body(event(error_body(told.status, str(told), told.param, told.code)))
+        finally:
+            if coming is not None and not coming.done():
+                coming.cancel()
+                await asyncio.wait({coming})
+            await self._events.aclose()
+        await body(DONE, more=False)
