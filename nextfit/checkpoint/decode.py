@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
-from nextfit.checkpoint.decode_blocks import BLOCK_DECODERS, E2M1_DOUBLED, look_up_pairs
+from nextfit.checkpoint.decode_blocks import BLOCK_DECODERS, E2M1_DOUBLED, look_up_pairs, own_copy
 from nextfit.checkpoint.formats import FORMATS, row_bytes
 
 CHUNK = 1 << 19  # elements decoded at a time on a CPU: 2 MiB of float32
@@ -44,8 +46,25 @@ def _decode(format: str, parts: dict[str, Tensor], out: Tensor) -> None:
     elif format == "nvfp4":
         _nvfp4(data, parts["scale"], parts["scale_2"], out)
     else:
-        out.copy_(data)
+        out.copy_(_halves(data))
         _multiply(out, parts["scale"], f.scales["scale"].columns_each)
+
+
+def _halves(data: Tensor) -> Tensor:
+    """The values of E4M3 codes [rows, columns] as float16, which holds all of them, two codes at a time."""
+    if data.shape[1] % 2:
+        return data.half()
+    index = own_copy(data).view(torch.int16).to(torch.int32).bitwise_and_(0xFFFF)
+    pairs = _e4m3_pairs(data.device).index_select(0, index.view(-1))
+    return pairs.view(torch.float16).view(data.shape)
+
+
+@lru_cache(maxsize=8)
+def _e4m3_pairs(device: torch.device) -> Tensor:
+    """int32 [65536]: two float16 values for every two codes."""
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(torch.float8_e4m3fn).half()
+    pairs = torch.stack([codes.repeat(256), codes.repeat_interleave(256)], dim=1)
+    return pairs.view(torch.int32).flatten().to(device)
 
 
 def _nvfp4(data: Tensor, scale: Tensor, scale_2: Tensor, out: Tensor) -> None:

@@ -32,7 +32,7 @@ def _quads(table: tuple[int, ...], interleaved: bool, device: torch.device) -> T
 
 
 def _look_up(x: Tensor, table: tuple[int, ...], interleaved: bool) -> Tensor:
-    index = _own(x).view(torch.int16).to(torch.int32).bitwise_and_(0xFFFF)
+    index = own_copy(x).view(torch.int16).to(torch.int32).bitwise_and_(0xFFFF)
     return _quads(table, interleaved, x.device).index_select(0, index.view(-1))
 
 
@@ -47,22 +47,20 @@ def _look_up_halves(x: Tensor, table: tuple[int, ...]) -> Tensor:
     return quads.transpose(1, 2).contiguous().view(torch.int8).view(len(x), -1)
 
 
-def _own(x: Tensor) -> Tensor:
+def own_copy(x: Tensor) -> Tensor:
     """A contiguous copy that starts at an aligned address, so that it may be viewed as a wider dtype."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def _half(b: Tensor, at: int) -> Tensor:
     """float32 [n, 1]: the IEEE half at byte `at` of each block."""
-    return _own(b[:, at : at + 2]).view(torch.float16).float()
+    return own_copy(b[:, at : at + 2]).view(torch.float16).float()
 
 
 def _nibbles(x: Tensor) -> Tensor:
     """uint8 [..., 2, m] from bytes [..., m]: low halves, then high halves."""
-    out = x.new_empty(*x.shape[:-1], 2, x.shape[-1])
-    torch.bitwise_and(x, 15, out=out[..., 0, :])
-    torch.bitwise_right_shift(x, 4, out=out[..., 1, :])
-    return out
+    own = own_copy(x).unsqueeze(-2)
+    return torch.cat([own & 15, own >> 4], dim=-2)
 
 
 def _fifth_bits(x: Tensor) -> Tensor:
@@ -138,12 +136,19 @@ def _half_ue4m3(device: torch.device) -> Tensor:
 
 def _scales_and_minima(b: Tensor) -> tuple[Tensor, Tensor]:
     """float32 [n, 8, 1] each: d * sc and dmin * m of a Q4_K or Q5_K block."""
-    s = b[:, 4:16]
-    low, high, mixed = s[:, :4], s[:, 4:8], s[:, 8:]
-    scales = torch.cat([low & 63, (mixed & 15) | ((low >> 2) & 48)], dim=1)
-    minima = torch.cat([high & 63, (mixed >> 4) | ((high >> 2) & 48)], dim=1)
-    d, dmin = _half(b, 0), _half(b, 2)
-    return (scales.float().mul_(d)).unsqueeze(-1), (minima.float().mul_(dmin)).unsqueeze(-1)
+    low, high, mixed = own_copy(b[:, 4:16]).view(torch.int32).unbind(1)  # four bytes at a time
+    words = torch.stack(
+        [
+            low & 0x3F3F3F3F,
+            (mixed & 0x0F0F0F0F) | ((low >> 2) & 0x30303030),
+            high & 0x3F3F3F3F,
+            ((mixed >> 4) & 0x0F0F0F0F) | ((high >> 2) & 0x30303030),
+        ],
+        dim=1,
+    )
+    factors = own_copy(b[:, :4]).view(torch.float16).float().unsqueeze(-1)
+    products = words.view(torch.uint8).float().view(-1, 2, 8).mul_(factors)
+    return products[:, 0].unsqueeze(-1), products[:, 1].unsqueeze(-1)
 
 
 def q4_k(b: Tensor, out: Tensor) -> None:
@@ -155,7 +160,7 @@ def q4_k(b: Tensor, out: Tensor) -> None:
 def q5_k(b: Tensor, out: Tensor) -> None:
     scales, minima = _scales_and_minima(b)
     codes = _nibbles(b[:, 48:].view(-1, 4, 32)).view(-1, 8, 32)
-    high = _own(b[:, 16:48])
+    high = own_copy(b[:, 16:48])
     for i in range(8):
         bits = high >> (i - 4) if i > 4 else high << (4 - i)
         codes[:, i].bitwise_or_(bits.bitwise_and_(16))
@@ -164,7 +169,7 @@ def q5_k(b: Tensor, out: Tensor) -> None:
 
 def q6_k(b: Tensor, out: Tensor) -> None:
     codes = _nibbles(b[:, :128].view(-1, 2, 64)).view(-1, 2, 4, 32)
-    high = _own(b[:, 128:192]).view(-1, 2, 32)
+    high = own_copy(b[:, 128:192]).view(-1, 2, 32)
     for k in range(4):
         bits = high >> (2 * k - 4) if k > 2 else high << (4 - 2 * k)
         codes[:, :, k].bitwise_or_(bits.bitwise_and_(48))
