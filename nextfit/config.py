@@ -1,13 +1,15 @@
 """The model's configuration: one frozen value, merged and validated once.
 
 Field names are those of the released `config.json` where it has one. Values that real files leave
-out get their default here (spec/model.md section 1), and nowhere else.
+out get their default in `config_hf` (spec section 1), and nowhere else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 LayerType = Literal["linear_attention", "full_attention"]
 
@@ -74,3 +76,35 @@ class ModelConfig:
     def ngram_head_dim(self) -> int:
         """Values per table row."""
         return self.ple_embed_dim // self.ngram_heads
+
+    @staticmethod
+    def from_hf(raw: Mapping[str, Any], file: str | Path) -> ModelConfig:
+        """The checked configuration of a `config.json`'s object; `file` names it in errors.
+
+        Raises ConfigError naming file, field, what was found and what was expected.
+        """
+        from nextfit.config_hf import model_config
+
+        return model_config(raw, str(file))
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """Sampling settings that a checkpoint recommends; what it leaves out has the neutral value."""
+
+    eos_token_ids: tuple[int, ...]  # every one of them ends an answer
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    @staticmethod
+    def from_hf(raw: Mapping[str, Any], file: str | Path, config: ModelConfig) -> GenerationDefaults:
+        """The checked settings of a `generation_config.json`'s object (an empty one if there is no file).
+
+        The n-gram boundary token ends an answer too, whether or not the file lists it.
+        """
+        from nextfit.config_hf import generation_defaults
+
+        return generation_defaults(raw, str(file), config)

@@ -26,7 +26,8 @@ class Source:
 class Piece:
     """Bytes of files that fill (a region of) one `names.Part`.
 
-    `sources` by role: "data" always; "scale" and "scale_2" where the format keeps scales apart.
+    `sources` by role: "data" always; "scale" and "scale_2" where the format keeps scales apart
+    ("inverse_scale_2" where the file holds 1 / scale_2 instead).
     """
 
     part: str
@@ -51,9 +52,13 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """What a reader found: pieces for the model, tensors left out on purpose, and tensors nobody knows."""
+    """What a reader found: pieces for the model, tensors left out on purpose, and tensors nobody knows.
+
+    `warnings` are read and go on; `problems` keep the model from being loaded.
+    """
 
     pieces: list[Piece] = field(default_factory=list)
     ignored: list[Ignored] = field(default_factory=list)
     unknown: list[Source] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
