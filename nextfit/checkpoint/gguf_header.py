@@ -200,8 +200,8 @@ def _tensor_info(c: _Cursor) -> tuple[str, tuple[int, ...], str, int]:
 
 
 def _place(c: _Cursor, infos: list[tuple[str, tuple[int, ...], str, int]], alignment: int) -> list[Source]:
-    """Tensors at their place in the file: inside it, aligned, whole blocks, each byte used once."""
-    start = -(-c.at // alignment) * alignment
+    """Tensors at their place in the file. They fill it: a gap is an offset, shape or type that lies."""
+    start = _up(c.at, alignment)
     out: dict[str, Source] = {}
     for name, shape, format, offset in infos:
         try:
@@ -210,14 +210,19 @@ def _place(c: _Cursor, infos: list[tuple[str, tuple[int, ...], str, int]], align
             raise c.error(f"tensor {name}: {error}") from error
         if name in out:
             raise c.error(f"tensor {name} appears twice")
-        if offset % alignment:
-            raise c.error(f"tensor {name} lies at offset {offset}, no multiple of the alignment {alignment}")
         end = start + offset + size
         if end > len(c.data):
             raise c.error(f"tensor {name} ends at byte {end}, but the file has {len(c.data)} bytes")
         out[name] = Source(name, format, shape, c.path, start + offset, size)
-    placed = sorted(out.values(), key=lambda s: s.offset)
-    for a, b in zip(placed, placed[1:], strict=False):
-        if a.offset + a.nbytes > b.offset:
-            raise c.error(f"tensors {a.name} and {b.name} share bytes from {b.offset} on")
+    at = start
+    for source in sorted(out.values(), key=lambda s: s.offset):
+        if source.offset != at:
+            raise c.error(f"tensor {source.name} begins at byte {source.offset}, expected {at}")
+        at = _up(at + source.nbytes, alignment)
+    if out and len(c.data) > at:
+        raise c.error(f"{len(c.data) - at} bytes after the last tensor belong to nothing")
     return list(out.values())
+
+
+def _up(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
