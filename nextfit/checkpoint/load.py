@@ -19,7 +19,7 @@ from nextfit.checkpoint.finite import check_data, check_scales, check_values
 from nextfit.checkpoint.formats import FORMATS, FP8_BLOCK_ROWS, row_bytes, scale_shape
 from nextfit.checkpoint.names import Kind, Slot
 from nextfit.checkpoint.packed import Packed, Stack, Weight
-from nextfit.checkpoint.regions import Region, Target, region, targets
+from nextfit.checkpoint.regions import Region, Target, region, resident_bytes, targets
 from nextfit.checkpoint.source import Piece, Source
 from nextfit.checkpoint.table import NgramTable, Segment
 from nextfit.errors import CheckpointError
@@ -86,7 +86,7 @@ class Reader:
             self._progress(self._done, self._total)
 
     def values(self, source: Source, count: int | None = None, start: int = 0) -> Tensor:
-        """`count` numbers (all if None) of a float tensor from the `start`th on, in its own dtype, on a CPU."""
+        """`count` numbers (all if None) of a float tensor from the `start`th on: its own dtype, on a CPU."""
         dtype = _dtype(FORMATS[source.format].dtype)
         out = torch.empty(prod(source.shape) if count is None else count, dtype=dtype)
         self.into(out, source, start * dtype.itemsize)
@@ -279,17 +279,6 @@ def _load(
     if slot.kind in (Kind.MATRIX, Kind.EXPERTS):
         return _matrix(slot, pieces, parts, reader, device)
     return _vector(slot, pieces, parts, reader, device)
-
-
-def resident_bytes(pieces: Sequence[Piece], parts: dict[str, Target]) -> int:
-    """Bytes that loading `pieces` reads: all but the table's rows, a shared source counted once."""
-    sources = {
-        (s.file, s.offset): s.nbytes
-        for p in pieces
-        for role, s in p.sources.items()
-        if role != "data" or parts[p.part].slot.kind is not Kind.TABLE
-    }
-    return sum(sources.values())
 
 
 def load_weights(

@@ -77,8 +77,8 @@ def _header(file: Path) -> tuple[dict[str, Any], int, int]:
             length = int.from_bytes(f.read(8), "little")
             if size < 8 or length > size - 8:
                 raise CheckpointError(
-                    f"{file}: the header says it is {length} bytes long, the file has {max(size - 8, 0)} left; "
-                    "it is truncated or damaged"
+                    f"{file}: the header says it is {length} bytes long, the file has "
+                    f"{max(size - 8, 0)} bytes for it; it is truncated or damaged"
                 )
             if length > _LONGEST_HEADER:
                 raise CheckpointError(
