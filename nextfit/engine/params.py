@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+
+from nextfit.errors import RequestError
+
+MAX_DRAFT = 8
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,3 +36,40 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     draft: int | None = None  # draft depth of this request, 0..8; None: the engine's
+
+    def validate(self, vocab_size: int) -> None:
+        """Raise RequestError for the first setting out of its range."""
+        whole = ("max_tokens", "min_tokens", "top_k", "seed", "logprobs", "draft")
+        for name in whole:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise RequestError(f"{name} is {value!r}; it must be a whole number", name)
+        ranges = {
+            "max_tokens": (1, math.inf),
+            "min_tokens": (0, math.inf),
+            "temperature": (0, 100),
+            "top_k": (0, math.inf),
+            "min_p": (0, 1),
+            "repetition_penalty": (1e-3, 1e3),
+            "presence_penalty": (-100, 100),
+            "frequency_penalty": (-100, 100),
+            "seed": (-(2**63), 2**64 - 1),
+            "logprobs": (0, MAX_LOGPROBS),
+            "draft": (0, MAX_DRAFT),
+        }
+        for name, (low, high) in ranges.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise RequestError(f"{name} is {value}; it must be {_range(low, high)}", name)
+        if not 0 < self.top_p <= 1:
+            raise RequestError(f"top_p is {self.top_p}; it must be above 0 and at most 1", "top_p")
+        for token, bias in self.logit_bias.items():
+            if not 0 <= token < vocab_size or not -100 <= bias <= 100:
+                raise RequestError(
+                    f"logit_bias has {token}: {bias}; ids must be below {vocab_size} and values within -100..100",
+                    "logit_bias",
+                )
+
+
+def _range(low: float, high: float) -> str:
+    return f"at least {low}" if high == math.inf else f"from {low} to {high}"

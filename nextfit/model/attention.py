@@ -45,7 +45,13 @@ class SparseAttention:
         self.index_heads, self.index_dim = c.indexer_n_heads, c.indexer_head_dim
         self.budget, self.ratio, self.eps = c.indexer_budget, c.indexer_compress_ratio, c.rms_norm_eps
         kv = self.kv_heads * self.head_dim
-        self.sizes = [2 * self.heads * self.head_dim, kv, kv, self.index_heads * self.index_dim, self.index_dim]
+        self.sizes = [
+            2 * self.heads * self.head_dim,
+            kv,
+            kv,
+            self.index_heads * self.index_dim,
+            self.index_dim,
+        ]
 
     def __call__(self, u: Tensor, state: AttentionState, batch: Batch, angles: Angles) -> Tensor:
         """Block input u [rows, hidden] -> output [rows, hidden]."""
@@ -54,7 +60,9 @@ class SparseAttention:
         q = rope(rms_norm(q, self.q_norm, self.eps), angles.rows)
         k = rope(rms_norm(k.unflatten(1, (self.kv_heads, -1)), self.k_norm, self.eps), angles.rows)
         state.pages.write(batch, k, v.unflatten(1, (self.kv_heads, -1)))
-        index_q = rope(rms_norm(index_q.unflatten(1, (self.index_heads, -1)), self.index_q_norm, self.eps), angles.rows)
+        index_q = rope(
+            rms_norm(index_q.unflatten(1, (self.index_heads, -1)), self.index_q_norm, self.eps), angles.rows
+        )
         raw_keys = extend(state.raw_keys, batch, raw)
         if len(angles.closing):
             pooled = rms_norm(pool_blocks(raw_keys, angles.closing, self.ratio), self.index_k_norm, self.eps)

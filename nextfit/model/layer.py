@@ -26,7 +26,9 @@ class Layer:
         )
         self.experts = Experts(c, w.below("mlp."))
 
-    def __call__(self, x: Tensor, state: AttentionState | LinearState, batch: Batch, angles: Angles) -> Tensor:
+    def __call__(
+        self, x: Tensor, state: AttentionState | LinearState, batch: Batch, angles: Angles
+    ) -> Tensor:
         """Streams x [rows, streams * hidden] -> the streams after this layer."""
         u, inject = self.attn_hyper.read(x, batch.decode_rows)
         if isinstance(self.mixer, DeltaNet):

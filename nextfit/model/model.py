@@ -35,7 +35,9 @@ class Model:
         self.embedding = w.matrix("embed_tokens")
         self.head = w.matrix("embed_tokens" if c.tie_word_embeddings else "lm_head")
         below = [w.below(f"layers.{i}.") for i in range(c.num_hidden_layers)]
-        self.layers = [Layer(c, b, t == "linear_attention") for b, t in zip(below, c.layer_types, strict=True)]
+        self.layers = [
+            Layer(c, b, t == "linear_attention") for b, t in zip(below, c.layer_types, strict=True)
+        ]
         self.ngram = {i: NgramLayer(c, below[i].below("ple."), i) for i in c.ple_layers}
         self.mixer = HyperConnection(c, w.below("mixer."))
         self.draft = DraftHead(self, w.below("mtp.")) if "mtp.fc_hidden" in w else None

@@ -69,7 +69,9 @@ class State:
             self._zeros(*blocks, dtype=self._dtype),
             shift,
         )
-        return AttentionState(pages, self._history(c.indexer_compress_ratio - 1, c.indexer_head_dim, self._dtype))
+        return AttentionState(
+            pages, self._history(c.indexer_compress_ratio - 1, c.indexer_head_dim, self._dtype)
+        )
 
     def _linear(self, c: ModelConfig) -> LinearState:
         s, w = self.shape, wide(self._dtype)

@@ -24,7 +24,9 @@ class Batch:
     firsts: tuple[int, ...]
     slots: Tensor  # [sequences] int64, recurrent slot
     replay: Tensor  # [sequences] int64, logged rows to commit before anything else
-    pages: Tensor  # [sequences, table width] int64, page of each `page_size` token slots; unused entries are 0
+    pages: (
+        Tensor  # [sequences, table width] int64, page of each `page_size` token slots; unused entries are 0
+    )
     decode_sequences: int
     deferred: bool = True
 

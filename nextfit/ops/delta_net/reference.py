@@ -84,7 +84,12 @@ def _verify(matrix: Tensor, state: DeltaState, batch: Batch, rows: _Rows, out: T
     n = batch.decode_rows
     sequence, offset = batch.sequence[:n], batch.offset[:n]
     slot = batch.slots[sequence]
-    for log, x in ((state.key, rows.key), (state.value, rows.value), (state.decay, rows.decay), (state.beta, rows.beta)):
+    for log, x in (
+        (state.key, rows.key),
+        (state.value, rows.value),
+        (state.decay, rows.decay),
+        (state.beta, rows.beta),
+    ):
         log[slot, offset] = x[:n]
     longest = max(batch.lengths[: batch.decode_sequences])
     for j in range(longest):

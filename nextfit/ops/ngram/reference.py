@@ -7,7 +7,6 @@ from torch import Tensor
 
 from nextfit.checkpoint.ngram_hash import NgramHash
 from nextfit.ops.history import Extended
-from nextfit.ops.precision import wide
 
 
 def row_ids(tokens: Extended, constants: NgramHash, eos: int) -> Tensor:

@@ -45,7 +45,9 @@ def attend(
     return out
 
 
-def _masked(query: Tensor, chosen: Tensor | None, pages: KVPages, table: Tensor, first: int, ratio: int) -> Tensor:
+def _masked(
+    query: Tensor, chosen: Tensor | None, pages: KVPages, table: Tensor, first: int, ratio: int
+) -> Tensor:
     """Rows at positions `first`, ... against their whole history under a mask, in tiles of bounded size.
 
     `chosen` [rows, k] are each row's blocks; None: all of them.
@@ -72,7 +74,9 @@ def _masked(query: Tensor, chosen: Tensor | None, pages: KVPages, table: Tensor,
     return torch.cat(out)
 
 
-def _gathered(query: Tensor, chosen: Tensor, pages: KVPages, table: Tensor, position: Tensor, ratio: int) -> Tensor:
+def _gathered(
+    query: Tensor, chosen: Tensor, pages: KVPages, table: Tensor, position: Tensor, ratio: int
+) -> Tensor:
     """Rows against exactly their chosen tokens; the few rows of a decode or verify step."""
     inside = torch.arange(ratio, device=query.device)
     tokens = (chosen[:, :, None] * ratio + inside).flatten(1)

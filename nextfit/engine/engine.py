@@ -1,0 +1,103 @@
+"""The engine: requests in, tokens out, one step at a time. It knows nothing of text."""
+
+from __future__ import annotations
+
+import secrets
+
+from nextfit.engine.config import EngineConfig
+from nextfit.engine.request import Output, Request, Sampled, Stats
+from nextfit.engine.round import run_round
+from nextfit.engine.scheduler import Scheduler
+from nextfit.engine.sequence import Sequence
+from nextfit.errors import RequestError
+from nextfit.model import Model, StateShape
+
+
+class Engine:
+    """Continuous batching over one model: `add` requests, call `step` while `has_work`."""
+
+    def __init__(self, model: Model, config: EngineConfig, ends: tuple[int, ...]) -> None:
+        """`ends` are the token ids that finish an answer unless a request sets `ignore_eos`."""
+        self.model, self.config, self.ends = model, config, frozenset(ends)
+        self.scheduler = Scheduler(config.sequences, config.pages(), config.page_size, config.prefill_chunk)
+        # number 0 of slots and pages is nobody's
+        shape = StateShape(config.sequences + 1, config.pages() + 1, config.page_size, config.draft + 1)
+        self.state = model.new_state(shape)
+        self._sequences: dict[str, Sequence] = {}
+        self._arrivals = 0
+        self._cancelled: list[Output] = []
+
+    def add(self, request: Request) -> None:
+        """Queue a request; RequestError if it cannot be served, then nothing has changed."""
+        c, p, n = self.config, request.params, len(request.prompt)
+        vocabulary = self.model.config.vocab_size
+        p.validate(vocabulary)
+        if request.id in self._sequences:
+            raise RequestError(f"a request with id {request.id!r} is running")
+        if n == 0:
+            raise RequestError("the prompt is empty; it needs at least one token", "prompt")
+        wrong = next((t for t in request.prompt if not 0 <= t < vocabulary), None)
+        if wrong is not None:
+            raise RequestError(f"token id {wrong} is outside the vocabulary of {vocabulary}", "prompt")
+        if n >= c.context:
+            raise RequestError(
+                f"the prompt has {n} tokens and leaves no room for an answer: the context limit is {c.context} "
+                "(--context)",
+                "prompt",
+            )
+        if p.max_tokens is not None and n + p.max_tokens > c.context:
+            raise RequestError(
+                f"{n} prompt tokens and max_tokens {p.max_tokens} exceed the context limit of {c.context} "
+                f"(--context); at most {c.context - n} tokens can be generated",
+                "max_tokens",
+            )
+        stops = frozenset(p.stop_token_ids)
+        depth = c.draft if p.draft is None else p.draft
+        if depth > c.draft:
+            raise RequestError(
+                f"draft is {depth}; this engine drafts at most {c.draft} tokens (--draft)", "draft"
+            )
+        sequence = Sequence(
+            request=request,
+            seed=secrets.randbits(63) if p.seed is None else p.seed,
+            draft_depth=depth if self.model.draft else 0,
+            ends=stops if p.ignore_eos else stops | self.ends,
+            limit=c.context if p.max_tokens is None else n + p.max_tokens,
+            order=self._arrivals,
+            tokens=list(request.prompt),
+        )
+        self._arrivals += 1
+        self._sequences[request.id] = sequence
+        self.scheduler.add(sequence)
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request at once; its last Output comes with the next step. Unknown ids are ignored."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence:
+            sequence.finish = "cancelled"
+            self.scheduler.remove(sequence)
+            self._cancelled.append(_output(sequence))
+
+    def has_work(self) -> bool:
+        return bool(self._sequences or self._cancelled)
+
+    def step(self) -> list[Output]:
+        """Compute one step; what it added to each request that got tokens or ended."""
+        out, self._cancelled = self._cancelled, []
+        rows = self.scheduler.schedule()
+        if not rows:
+            return out
+        for advance in run_round(self.model, self.state, rows):
+            s = advance.sequence
+            if s.finish:
+                del self._sequences[s.request.id]
+                self.scheduler.remove(s)
+            out.append(_output(s, advance.tokens))
+        return out
+
+
+def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
+    stats = None
+    if s.finish:
+        stats = Stats(s.prompt_length, s.generated, 0, s.drafted, s.accepted)
+    return Output(s.request.id, tokens, s.finish, s.stop_token, stats=stats)

@@ -1,0 +1,111 @@
+"""One step on the device: forward, sample, verify, then draft (design: rounds and sampling)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nextfit.engine.batch import Span, make_batch
+from nextfit.engine.request import Sampled
+from nextfit.engine.sampler import choose_tokens, describe
+from nextfit.engine.scheduler import Rows
+from nextfit.engine.sequence import Sequence
+from nextfit.engine.verify import verify
+from nextfit.model import Model, State
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Output tokens that one step gave one sequence."""
+
+    sequence: Sequence
+    tokens: tuple[Sampled, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """Rows that became part of a sequence: from position `first`, followed by `followers` one later each."""
+
+    sequence: Sequence
+    first: int
+    followers: list[int]
+    row: int  # of the step, where they start
+    decode: bool
+
+
+@torch.no_grad()
+def run_round(model: Model, state: State, rows: list[Rows]) -> list[Advance]:
+    """Compute the scheduled rows, advance their sequences, and leave fresh drafts in them."""
+    batch = make_batch([_span(r) for r in rows], model.device, deferred=True)
+    streams = model.forward(batch, state)
+    logits = _wanted_logits(model, streams, rows, batch.starts)
+    advances, committed = [], []
+    for r, start, own in zip(rows, batch.starts, logits, strict=False):
+        s, first, count = r.sequence, r.sequence.computed, r.count
+        if r.last:
+            choices, raw = choose_tokens(own, s, s.drafts)
+            new = verify(choices, s.drafts) if r.decode else choices
+            count = len(new) if r.decode else count
+            s.drafted += len(s.drafts)
+            s.accepted += len(new) - 1
+            advances.append(Advance(s, describe(raw, s.accept(new), s.request.params.logprobs)))
+        s.drafts = []
+        s.computed, s.replay = first + count, count if r.decode else 0
+        if s.finish is None and s.draft_depth:
+            committed.append(_Committed(s, first, s.tokens[first + 1 : first + 1 + count], start, r.decode))
+    if committed:
+        _draft(model, state, streams, committed)
+    return advances
+
+
+def _span(r: Rows) -> Span:
+    s = r.sequence
+    return Span(s, s.computed, (s.tokens + s.drafts)[s.computed : s.computed + r.count], r.decode)
+
+
+def _wanted_logits(
+    model: Model, streams: Tensor, rows: list[Rows], starts: tuple[int, ...]
+) -> tuple[Tensor, ...]:
+    """Logits of every decode row and of the last row of each finished prompt, per scheduled entry."""
+    picked, counts, decode = [], [], 0
+    for r, start in zip(rows, starts, strict=False):
+        count = r.count if r.decode else int(r.last)
+        picked += range(start + r.count - count, start + r.count)
+        counts.append(count)
+        decode += count if r.decode else 0
+    index = torch.tensor(picked, dtype=torch.int64, device=model.device)
+    return model.logits(streams[index], decode).split(counts)
+
+
+def _draft(model: Model, state: State, streams: Tensor, committed: list[_Committed]) -> None:
+    """Run the draft head over the committed rows, then recursively on its own drafts.
+
+    Rows on drafts are guesses: what they leave in pages is overwritten by the next round, and the open ring of
+    raw index keys is put back here.
+    """
+    assert model.draft is not None and state.draft is not None
+    device = model.device
+    index = torch.tensor([c.row + i for c in committed for i in range(len(c.followers))], device=device)
+    spans = [Span(c.sequence, c.first, c.followers, c.decode) for c in committed]
+    batch = make_batch(spans, device, deferred=False)
+    z = model.draft.forward(streams[index], batch, state)
+    active = [i for i, c in enumerate(committed) if c.sequence.decoding and c.sequence.draft_room()]
+    if not active:
+        return
+    z = z[torch.tensor([batch.starts[i + 1] - 1 for i in active], device=device)]
+    ring, slots = state.draft.raw_keys.tail, batch.slots[active]
+    saved = ring[slots]
+    live = [committed[i].sequence for i in active]
+    while True:
+        logits = model.draft.logits(z, len(live))
+        for s, row in zip(live, logits, strict=True):
+            s.drafts += choose_tokens(row[None], s, s.drafts, after=len(s.drafts))[0]
+        more = [i for i, s in enumerate(live) if len(s.drafts) < s.draft_room()]
+        if not more:
+            break
+        live = [live[i] for i in more]
+        spans = [Span(s, len(s.tokens) - 2 + len(s.drafts), s.drafts[-1:], True) for s in live]
+        z = model.draft.forward(z[more], make_batch(spans, device, deferred=False), state)
+    ring[slots] = saved

@@ -1,0 +1,64 @@
+"""A request on its way: its tokens, how far they are computed, and what it holds. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nextfit.engine.request import FinishReason, Request
+
+
+@dataclass(slots=True)
+class Sequence:
+    """`tokens` are the prompt and what was generated; the first `computed` of them are in the state.
+
+    While decoding exactly one token, the last, is not computed yet, and `drafts` are guesses at its followers.
+    `replay` rows of the last verify step are accepted but still to be committed by the next step.
+    """
+
+    request: Request
+    seed: int
+    draft_depth: int
+    ends: frozenset[int]
+    limit: int  # tokens it may hold: context or prompt + max_tokens
+    order: int  # of arrival; the youngest is preempted first
+    tokens: list[int] = field(default_factory=list)
+    computed: int = 0
+    replay: int = 0
+    drafts: list[int] = field(default_factory=list)
+    slot: int = 0
+    pages: list[int] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt)
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def decoding(self) -> bool:
+        return self.computed == len(self.tokens) - 1 and self.generated > 0
+
+    def draft_room(self) -> int:
+        """Drafts worth making now: every row's token must fit the limit."""
+        return max(0, min(self.draft_depth, self.limit - len(self.tokens) - 1))
+
+    def accept(self, new: list[int]) -> list[int]:
+        """Append verified tokens up to an end; returns those that count as output and sets `finish`."""
+        out = []
+        for token in new:
+            early = self.generated < self.request.params.min_tokens
+            if token in self.ends and not early:
+                self.finish, self.stop_token = "stop", token
+                break
+            self.tokens.append(token)
+            out.append(token)
+            if len(self.tokens) >= self.limit:
+                self.finish = "length"
+                break
+        return out

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nextfit.ops.sampling.noise import gumbel
+from nextfit.ops.select import top_k_ascending
+
+
+def penalise(
+    logits: Tensor, prompt: Tensor, counts: Tensor, repetition: float, presence: float, frequency: float
+) -> Tensor:
+    """Penalties of tokens seen so far: logits [rows, vocabulary], prompt [vocabulary] bool, counts [rows, vocabulary].
+
+    `repetition` divides positive and multiplies negative logits of every token of the prompt or the answer;
+    `presence` and `frequency` are subtracted for tokens of the answer, once and per occurrence.
+    """
+    seen = prompt | (counts > 0)
+    scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
+    logits = torch.where(seen, scaled, logits)
+    return logits - presence * (counts > 0) - frequency * counts
+
+
+def choose(
+    logits: Tensor,
+    positions: Tensor,
+    *,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    choice: int,
+) -> Tensor:
+    """The token of each row, [rows] int64: argmax of filtered logits / temperature + noise.
+
+    logits [rows, vocabulary] in the wide type, penalised and masked (-inf is never chosen); positions [rows]
+    of the tokens to be chosen. Temperature 0 is the argmax. Ties go to the lower id, also at the filters' cuts.
+    """
+    if temperature == 0:
+        return logits.argmax(-1)
+    n = logits.shape[1]
+    ids = torch.arange(n, device=logits.device).expand(len(logits), n)
+    if 0 < top_k < n:
+        ids = top_k_ascending(logits, top_k)
+    scores = logits.gather(1, ids) / temperature
+    if top_p < 1:
+        p, order = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
+        drop = (p.cumsum(-1) - p) >= top_p
+        scores = scores.masked_fill(torch.zeros_like(drop).scatter(1, order, drop), -torch.inf)
+    if min_p > 0:
+        p = scores.softmax(-1)
+        scores = scores.masked_fill(p < min_p * p.amax(-1, keepdim=True), -torch.inf)
+    scores = scores + gumbel(seed, choice, positions[:, None], ids).to(scores.dtype)
+    return ids.gather(1, scores.argmax(-1, keepdim=True))[:, 0]
+
+
+def top_logprobs(logits: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities under the model itself (before penalties and filters), in the wide type.
+
+    Of `tokens` [rows], and of the k likeliest: ([rows], ids [rows, k], values [rows, k]), the likeliest first.
+    """
+    logp = logits.log_softmax(-1)
+    own = logp.gather(1, tokens[:, None])[:, 0]
+    ids = top_k_ascending(logp, k) if k else tokens[:, None][:, :0]
+    values, order = logp.gather(1, ids).sort(dim=-1, descending=True, stable=True)
+    return own, ids.gather(1, order), values
