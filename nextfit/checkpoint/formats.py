@@ -18,7 +18,7 @@ class Scale:
     """Scales kept beside the codes of a weight, one row of them for each row of the weight.
 
     Resident shape: [*leading axes, rows, ceil(columns / columns_each)]; `columns_each` 0 means one
-    scale for the whole row. A file may hold fewer (`packed.pack` repeats them).
+    scale for the whole row. Where a file has fewer, one for many rows, the loader repeats them.
     """
 
     dtype: str  # name of the torch dtype it is resident in
@@ -136,6 +136,7 @@ GGML_TYPES: dict[int, str] = {
     35: "tq2_0",
     39: "mxfp4",
     40: "nvfp4_gguf",
+    41: "q1_0",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from nextfit.checkpoint.decode import decode_rows
-from nextfit.checkpoint.formats import FORMATS, FP8_BLOCK_ROWS, row_bytes, scale_shape
-from nextfit.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +17,7 @@ class Packed:
     """A weight kept in its file's own quantised blocks.
 
     Every tensor of `parts` has the leading axes of `shape` ([experts], rows), so that one index takes
-    the same slice of codes and scales. Scales that many rows share are repeated without memory
-    (stride 0) where one factor serves a whole matrix.
+    the same slice of codes and scales (`formats.Scale` says how many scales a row has).
     """
 
     format: str  # a key of `formats.FORMATS`
@@ -45,47 +42,6 @@ class Gathers(Protocol):
         """Rows `ids` (int64, any shape) in `dtype`: [*ids.shape, columns]."""
 
 
-def pack(format: str, shape: tuple[int, ...], sources: Mapping[str, Tensor]) -> Tensor | Packed:
-    """A resident weight of the logical `shape` [..., rows, columns] from tensors as files hold them.
-
-    `sources["data"]` holds the codes in any shape with the right number of bytes. Scales may come as the
-    file has them: one ([] or [1]), one for each expert ([E]), one for each 128 rows (fp8_block), or
-    already in the resident shape. Raises CheckpointError where their shape fits none of these.
-    """
-    f = FORMATS[format]
-    data = sources["data"]
-    if f.kind in ("float", "integer"):
-        return data.view(_dtype(f.dtype)).reshape(shape)
-    parts = {"data": data.view(_dtype(f.dtype)).reshape(*shape[:-1], row_bytes(format, shape[-1]))}
-    for role, scale in f.scales.items():
-        if role in sources:
-            wanted = scale_shape(scale, shape)
-            parts[role] = _scales(format, role, sources[role], wanted).to(_dtype(scale.dtype))
-        elif not scale.optional:
-            raise CheckpointError(f"a weight of format {format} came without its {role}")
-    return Packed(format, shape, parts)
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
-
-
-def _scales(format: str, role: str, x: Tensor, wanted: tuple[int, ...]) -> Tensor:
-    """Scales of a file brought to their resident shape: [..., rows, n]."""
-    if tuple(x.shape) == wanted:
-        return x
-    if x.numel() == 1:
-        return x.reshape((1,) * len(wanted)).expand(wanted)
-    if wanted[-1] == 1 and tuple(x.shape) == wanted[: x.dim()]:
-        return x.reshape(*x.shape, *(1,) * (len(wanted) - x.dim())).expand(wanted)
-    blocks = (*wanted[:-2], -(-wanted[-2] // FP8_BLOCK_ROWS), wanted[-1])
-    if format == "fp8_block" and tuple(x.shape) == blocks:
-        return x.repeat_interleave(FP8_BLOCK_ROWS, dim=-2)[..., : wanted[-2], :]
-    raise CheckpointError(f"{format}: {role} of shape {tuple(x.shape)} does not fit {wanted}")
-
-
 def _each(weight: Packed, take: Callable[[Tensor], Tensor]) -> Packed:
     parts = {role: take(x) for role, x in weight.parts.items()}
     return Packed(weight.format, (*parts["data"].shape[:-1], weight.shape[-1]), parts)
@@ -100,13 +56,6 @@ def expert(weight: Weight, index: int) -> Weight:
 
 def _expert(weight: Tensor | Packed, index: int) -> Tensor | Packed:
     return weight[index] if isinstance(weight, Tensor) else _each(weight, lambda x: x[index])
-
-
-def rows(weight: Tensor | Packed, start: int, stop: int) -> Tensor | Packed:
-    """Output rows `start` to `stop` (exclusive) of a matrix or of every expert, as a view."""
-    if isinstance(weight, Tensor):
-        return weight[..., start:stop, :]
-    return _each(weight, lambda x: x[..., start:stop, :])
 
 
 def decode(weight: Weight, dtype: torch.dtype) -> Tensor:
