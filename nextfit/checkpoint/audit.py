@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from nextfit.checkpoint.formats import FORMATS, data_bytes
 from nextfit.checkpoint.names import Kind
@@ -63,9 +64,9 @@ def _wrong_shape(piece: Piece, target: Target) -> Iterator[str]:
 
 def _outside(sources: Iterable[Source]) -> Iterator[str]:
     """Tensors that do not lie inside their file."""
-    sizes: dict[str, int] = {}
+    size_of = cache(lambda file: file.stat().st_size)
     for s in sources:
-        size = sizes.setdefault(str(s.file), s.file.stat().st_size)
+        size = size_of(s.file)
         if s.offset + s.nbytes > size:
             yield f"{_spell(s)} ends at byte {s.offset + s.nbytes}, past the end of the file ({size} bytes)"
 

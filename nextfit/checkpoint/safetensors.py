@@ -14,13 +14,14 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from nextfit.checkpoint.formats import data_bytes
+from nextfit.checkpoint.formats import FORMATS
 from nextfit.checkpoint.source import Source
 from nextfit.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 _LONGEST_JSON = 64 << 20  # bytes of a file beside the tensors
+_FIELDS = {"dtype", "shape", "data_offsets"}
 _DTYPES = {
     "F64": "f64",
     "F32": "f32",
@@ -92,38 +93,33 @@ def _header(file: Path) -> tuple[dict[str, Any], int, int]:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from None
 
 
-def _integers(value: object) -> list[int] | None:
-    """`value` if it is a list of non-negative integers."""
-    if isinstance(value, list) and all(type(v) is int and v >= 0 for v in value):
-        return value
-    return None
+def _is_sizes(value: object) -> bool:
+    """Whether `value` is a list of non-negative integers."""
+    return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
 
 
 def _source(file: Path, name: str, entry: Any, start: int) -> Source:
     """One tensor of the header, its byte count checked against shape and dtype."""
-    where = f"{file}: {name}"
-    if not isinstance(entry, dict):
-        raise CheckpointError(f"{where}: the header holds {brief(entry)}, expected an object")
-    unknown = sorted(set(entry) - {"dtype", "shape", "data_offsets"})
-    if unknown:
-        raise CheckpointError(f"{where}: the header has an unknown field {brief(unknown[0])}")
-    dtype, shape = entry.get("dtype"), _integers(entry.get("shape"))
-    offsets = _integers(entry.get("data_offsets"))
+
+    def refuse(what: str, found: object, expected: str) -> CheckpointError:
+        return CheckpointError(f"{file}: {name}: {what} is {brief(found)}, expected {expected}")
+
+    if not isinstance(entry, dict) or entry.keys() != _FIELDS:
+        raise refuse("the entry", entry, "an object of dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise CheckpointError(f"{where}: dtype is {brief(dtype)}, expected one of {', '.join(_DTYPES)}")
-    if shape is None:
-        raise CheckpointError(f"{where}: shape is {brief(entry.get('shape'))}, expected a list of sizes")
-    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CheckpointError(
-            f"{where}: data_offsets is {brief(entry.get('data_offsets'))}, expected a start and an end"
-        )
-    nbytes = offsets[1] - offsets[0]
-    wanted = data_bytes(_DTYPES[dtype], tuple(shape)) if prod(shape) else 0
+        raise refuse("dtype", dtype, f"one of {', '.join(_DTYPES)}")
+    if not _is_sizes(shape):
+        raise refuse("shape", shape, "a list of sizes")
+    if not _is_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise refuse("data_offsets", offsets, "a start and an end")
+    format, nbytes = _DTYPES[dtype], offsets[1] - offsets[0]
+    wanted = prod(shape) * FORMATS[format].block_bytes
     if nbytes != wanted:
         raise CheckpointError(
-            f"{where}: data_offsets hold {nbytes} bytes, but shape {shape} of {dtype} needs {wanted}"
+            f"{file}: {name}: {nbytes} bytes of data, but shape {brief(shape)} of {dtype} needs {wanted}"
         )
-    return Source(name, _DTYPES[dtype], tuple(shape), file, start + offsets[0], nbytes)
+    return Source(name, format, tuple(shape), file, start + offsets[0], nbytes)
 
 
 def _check_coverage(file: Path, sources: list[Source], start: int, size: int) -> None:
