@@ -1,0 +1,244 @@
+"""The engine as a library: load a model, generate; the server runs on the same loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nextfit.checkpoint import Checkpoint, open_checkpoint
+from nextfit.checkpoint.load import load_weights
+from nextfit.checkpoint.safetensors import read_json
+from nextfit.engine.config import EngineConfig
+from nextfit.engine.engine import Engine
+from nextfit.engine.params import MAX_DRAFT, SamplingParams
+from nextfit.engine.request import Output, Request, Sampled
+from nextfit.errors import ConfigError, RequestError
+from nextfit.model import Model, StateShape
+from nextfit.models import default_path
+from nextfit.ops.batch import Batch
+from nextfit.text import ChatTemplate, TextStream, Tokenizer, load_tokenizer
+
+Progress = Callable[[int, int], None]
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One finished generation; `token_ids` end where `text` does, without end tokens."""
+
+    token_ids: list[int]
+    text: str
+    logprobs: list[Sampled] | None  # with alternatives, where `logprobs` was asked for
+    finish_reason: str  # "stop", "length" or "error"
+    drafted: int
+    accepted: int
+    cached_tokens: int
+
+
+class LLM:
+    """A loaded model with its tokenizer and engine.
+
+    `path` is a folder or file of a checkpoint, None the bundled one. `context` bounds prompt and answer
+    together (None: the model's limit), `sequences` the requests computed at once, `prefill_chunk` the prompt
+    rows of one step, `draft` the tokens drafted per round. `dtype` "auto" computes in what the files say.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        draft: int = 4,
+        prefill_chunk: int = 512,
+        context: int | None = None,
+        sequences: int = 8,
+        page_size: int = 16,
+        dtype: str = "auto",
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> None:
+        checkpoint = open_checkpoint(path or default_path()).require()
+        c = checkpoint.config
+        limits = EngineConfig(
+            context=context or c.max_position_embeddings,
+            sequences=sequences,
+            prefill_chunk=prefill_chunk,
+            draft=draft,
+            page_size=page_size,
+        )
+        _check_limits(limits, c.max_position_embeddings, c.indexer_compress_ratio)
+        self.config, self.generation, self.context = c, checkpoint.generation, limits.context
+        self.tokenizer, self.template = load_text(checkpoint)
+        self.model = load_model(checkpoint, dtype, device, draft > 0, progress)
+        self.engine = Engine(self.model, limits, checkpoint.generation.eos_token_ids)
+        self._requests = 0
+
+    def generate(
+        self,
+        prompts: str | Sequence[str] | None = None,
+        *,
+        prompt_token_ids: Sequence[Sequence[int]] | None = None,
+        params: SamplingParams | Mapping[str, Any] | None = None,
+    ) -> list[Result]:
+        """Generate for each prompt, given as text or as token ids. Raises RequestError for a bad one.
+
+        `params` as a mapping, or None, starts from the checkpoint's recommended settings.
+        """
+        if (prompts is None) == (prompt_token_ids is None):
+            raise RequestError("give either prompts or prompt_token_ids")
+        if prompts is not None:
+            texts = [prompts] if isinstance(prompts, str) else prompts
+            prompt_token_ids = [self.tokenizer.encode(t) for t in texts]
+        assert prompt_token_ids is not None
+        settings = params if isinstance(params, SamplingParams) else self.sampling_params(params or {})
+        answers: dict[str, _Answer] = {}
+        try:
+            for ids in prompt_token_ids:
+                request = Request(f"generate-{self._requests}", list(ids), settings)
+                self._requests += 1
+                self.engine.add(request)
+                answers[request.id] = _Answer(TextStream(self.tokenizer, settings.stop), settings)
+            while any(a.result is None for a in answers.values()):
+                for output in self.engine.step():
+                    if output.request_id in answers and answers[output.request_id].push(output):
+                        self.engine.cancel(output.request_id)
+        except BaseException:
+            for id in answers:
+                self.engine.cancel(id)
+            raise
+        return [a.result for a in answers.values() if a.result]
+
+    def sampling_params(self, values: Mapping[str, Any]) -> SamplingParams:
+        """`values` over the checkpoint's recommended settings. Raises RequestError for an unknown name."""
+        known = {f.name for f in fields(SamplingParams)}
+        for name in values:
+            if name not in known:
+                raise RequestError(f"there is no sampling parameter {name!r}; known: {sorted(known)}", name)
+        g = self.generation
+        defaults = SamplingParams(
+            temperature=g.temperature,
+            top_k=g.top_k,
+            top_p=g.top_p,
+            min_p=g.min_p,
+            repetition_penalty=g.repetition_penalty,
+        )
+        lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
+        return replace(defaults, **{**values, **lists})
+
+
+class _Answer:
+    """Collects one request's outputs."""
+
+    def __init__(self, stream: TextStream, params: SamplingParams) -> None:
+        self.stream, self.params = stream, params
+        self.tokens: list[Sampled] = []
+        self.text = ""
+        self.result: Result | None = None
+        self.stopped = False
+
+    def push(self, output: Output) -> bool:
+        """Take an output; True when a stop string ended the answer and the engine need not go on."""
+        if not self.stopped:
+            self.tokens += output.tokens
+            delta = self.stream.push(t.token for t in output.tokens)
+            self.text += delta.text
+            self.stopped = delta.stopped is not None
+        if output.finish_reason is None:
+            return self.stopped
+        delta = self.stream.finish()
+        self.text += delta.text
+        kept = self.tokens[: delta.tokens]
+        stats = output.stats
+        assert stats is not None
+        self.result = Result(
+            token_ids=[t.token for t in kept],
+            text=self.text,
+            logprobs=kept if self.params.logprobs is not None else None,
+            finish_reason="stop" if self.stopped else output.finish_reason,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            cached_tokens=stats.cached_tokens,
+        )
+        return False
+
+
+def _check_limits(limits: EngineConfig, longest: int, ratio: int) -> None:
+    checks = (
+        ("context", limits.context, 2, longest),
+        ("sequences", limits.sequences, 1, None),
+        ("prefill_chunk", limits.prefill_chunk, 1, None),
+        ("draft", limits.draft, 0, MAX_DRAFT),
+    )
+    for name, value, low, high in checks:
+        if value < low or (high is not None and value > high):
+            expected = f"at least {low}" if high is None else f"{low} to {high}"
+            raise ConfigError(f"{name} is {value}; expected {expected} (--{name.replace('_', '-')})")
+    if limits.page_size < ratio or limits.page_size % ratio:
+        raise ConfigError(f"page_size is {limits.page_size}; expected a multiple of the index block, {ratio}")
+
+
+def load_text(checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The checkpoint's tokenizer and, if it has one, its chat template."""
+    source = checkpoint.tokenizer
+    if isinstance(source, Path):
+        file = source.with_name("tokenizer_config.json")
+        tokenizer = load_tokenizer(source, None, read_json(file) if file.exists() else None)
+    else:
+        tokenizer = load_tokenizer(None, source)
+    template = checkpoint.chat_template
+    return tokenizer, ChatTemplate(template, tokenizer.template_variables) if template else None
+
+
+def load_model(
+    checkpoint: Checkpoint, dtype: str, device: str, draft: bool, progress: Progress | None = None
+) -> Model:
+    """Read the weights and build the model that computes in `dtype` ("auto": the checkpoint's own)."""
+    name = checkpoint.config.dtype if dtype == "auto" else dtype
+    if name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}; expected one of {', '.join(DTYPES)} (--dtype)")
+    weights = load_weights(checkpoint, device=device, draft=draft, progress=progress)
+    return Model(checkpoint.config, weights, DTYPES[name])
+
+
+@torch.no_grad()
+def logits(
+    path: str | Path | None, ids: NDArray[np.int64], *, draft: bool = False, dtype: str = "float32"
+) -> NDArray[np.float32]:
+    """Logits of every position of `ids` [n], [n, vocabulary] float32, computed as one prompt.
+
+    `draft`: of the draft head instead, [n - 1, vocabulary]; row p has position p's streams and token p + 1.
+    """
+    checkpoint = open_checkpoint(path or default_path()).require()
+    if draft and not checkpoint.config.mtp_num_hidden_layers:
+        raise ConfigError(f"{checkpoint.path} has no draft head (--mtp)")
+    model = load_model(checkpoint, dtype, "cpu", draft)
+    chunk, page = 512, 16 * checkpoint.config.indexer_compress_ratio
+    pages = len(ids) // page + 1
+    state = model.new_state(StateShape(slots=1, pages=pages, page_size=page, window=1))
+    tokens = torch.from_numpy(ids)
+    out = []
+    for first in range(0, len(ids), chunk):
+        batch = _prompt_rows(tokens[first : first + chunk], first, pages)
+        x = model.forward(batch, state)
+        if draft:
+            followers = tokens[first + 1 : first + 1 + chunk]
+            if not len(followers):
+                break
+            assert model.draft is not None
+            batch = _prompt_rows(followers, first, pages)
+            x = model.draft.forward(x[: len(followers)], batch, state)
+            out.append(model.draft.logits(x, 0).float())
+        else:
+            out.append(model.logits(x, 0).float())
+    return torch.cat(out).numpy()
+
+
+def _prompt_rows(tokens: torch.Tensor, first: int, pages: int) -> Batch:
+    """Prefill rows of the only sequence."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    return Batch(tokens, (len(tokens),), (first,), zero, zero, torch.arange(pages)[None], decode_sequences=0)
