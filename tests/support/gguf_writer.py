@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from gguf import GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 from gguf.quants import quantize
@@ -140,7 +141,7 @@ def gguf_tensors(
         else:
             name = _name(c, part)
             if name.endswith(".ssm_a"):
-                x = -np.exp(x)
+                x = -torch.from_numpy(x).exp().numpy()
             elif "norm" in name and not name.endswith("ssm_norm.weight"):
                 x = 1 + x
             out[name] = x.reshape(-1) if name.endswith("ffn_gate_inp_shexp.weight") else x
@@ -231,14 +232,28 @@ def _kept_float(name: str, x: np.ndarray) -> bool:
     return x.ndim == 1 or any(m in name for m in marks)
 
 
-def _encoded(name: str, x: np.ndarray, kind: str) -> tuple[np.ndarray, GGMLQuantizationType]:
+def _nvfp4(x: np.ndarray) -> np.ndarray:
+    """Blocks of 64 as ggml lays them out: four scales, then bytes of elements j and j + 8 of each 16."""
+    rows = x.reshape(-1, 16)
+    scale = torch.from_numpy(np.abs(rows).max(1) / 6).to(torch.float8_e4m3fn)
+    unit = scale.float().numpy()[:, None]
+    levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    units = np.divide(rows, unit, out=np.zeros_like(rows), where=unit > 0)
+    codes = np.abs(np.abs(units)[:, :, None] - levels).argmin(2) | ((units < 0) << 3)
+    packed = (codes[:, :8] | (codes[:, 8:] << 4)).astype(np.uint8).reshape(-1, 32)
+    blocks = np.concatenate([scale.view(torch.uint8).numpy().reshape(-1, 4), packed], 1)
+    return blocks.reshape(*x.shape[:-1], x.shape[-1] // 64 * 36)
+
+
+def encoded(name: str, x: np.ndarray, kind: str) -> tuple[np.ndarray, GGMLQuantizationType]:
     """In type `kind`, or F16 where a row is not a whole number of its blocks."""
     type = GGMLQuantizationType[kind]
     if _kept_float(name, x):
         type = GGMLQuantizationType.F32
     elif x.shape[-1] % GGML_QUANT_SIZES[type][0]:
         type = GGMLQuantizationType.F16
-    return quantize(np.ascontiguousarray(x, dtype=np.float32), type), type
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    return _nvfp4(x) if type == GGMLQuantizationType.NVFP4 else quantize(x, type), type
 
 
 def write_gguf(
@@ -283,8 +298,8 @@ def write_gguf(
         writer.add_key_value(key, v.value, v.type, v.of)
     for name, x in data.items():
         if x is not None:
-            encoded, type_ = _encoded(name, x, kind if isinstance(kind, str) else kind(name))
-            writer.add_tensor(name, encoded, raw_dtype=type_)
+            stored, type_ = encoded(name, x, kind if isinstance(kind, str) else kind(name))
+            writer.add_tensor(name, stored, raw_dtype=type_)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
