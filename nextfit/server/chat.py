@@ -60,7 +60,9 @@ def _prompt(body: ChatRequest, served: Served) -> list[int]:
         text = served.template.render(messages, chat_template_kwargs=body.chat_template_kwargs, **kwargs)
     except RecursionError:
         raise RequestError("messages or chat_template_kwargs are nested too deeply", "messages") from None
-    return served.tokens_of(text, "messages")
+    ids = served.tokenizer.encode(text)
+    served.check_room(ids, "messages")
+    return ids
 
 
 def _message(message: ChatMessage, where: str) -> dict[str, Any]:

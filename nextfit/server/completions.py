@@ -44,10 +44,10 @@ def router(service: Service) -> APIRouter:
 
 def _prompts(body: CompletionRequest, served: Served) -> list[list[int]]:
     """Token ids of each prompt; text is encoded as it stands, nothing is put before it."""
-    return [
-        served.tokens_of(prompt, "prompt") if isinstance(prompt, str) else served.checked(prompt, "prompt")
-        for prompt in body.prompts
-    ]
+    prompts = [served.tokenizer.encode(p) if isinstance(p, str) else p for p in body.prompts]
+    for ids in prompts:
+        served.check_room(ids, "prompt")
+    return prompts
 
 
 class _Reply:

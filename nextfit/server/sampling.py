@@ -23,9 +23,6 @@ def choices(
     }
     given["top_k"] = max(0, given["top_k"])  # -1 switches it off, too
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
-    for field, ids in (("logit_bias", bias), ("stop_token_ids", body.stop_token_ids or ())):
-        if (worst := max(ids, default=0)) >= served.vocab_size:
-            raise RequestError(f"{field}: token id {worst} is not below {served.vocab_size}", field)
     if max_tokens is not None and (body.min_tokens or 0) > max_tokens:
         raise RequestError(f"min_tokens: {body.min_tokens} is above max_tokens, {max_tokens}", "min_tokens")
     one = SamplingParams(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nextfit.config import GenerationDefaults
-from nextfit.errors import NextFitError, RequestError
 from nextfit.server.errors import ApiError
 from nextfit.server.worker import Worker
 from nextfit.text import ChatTemplate, Tokenizer
@@ -20,29 +19,16 @@ class Served:
     names: tuple[str, ...]  # the first is the one reported
     created: int  # seconds since the epoch
     context: int  # tokens, prompt and answer together
-    vocab_size: int  # ids the model has embeddings for
     tokenizer: Tokenizer
     template: ChatTemplate | None
     defaults: GenerationDefaults
     worker: Worker
 
-    def tokens_of(self, text: str, param: str) -> list[int]:
-        return self.checked(self.tokenizer.encode(text), param)
-
-    def checked(self, ids: list[int], param: str) -> list[int]:
-        """`ids`, or RequestError when they are not a prompt that leaves room for an answer."""
-        if not ids:
-            raise RequestError(f"{param}: is empty, expected at least one token", param)
-        if (worst := max(ids)) >= self.vocab_size:
-            raise RequestError(f"{param}: token id {worst} is not below {self.vocab_size}", param)
+    def check_room(self, ids: list[int], param: str) -> None:
+        """The engine refuses this too; clients that shorten a conversation look for the code."""
         if len(ids) >= self.context:
-            raise ApiError(
-                400,
-                f"{param}: {len(ids)} tokens fill the context of {self.context} (--context)",
-                param=param,
-                code="context_length_exceeded",
-            )
-        return ids
+            message = f"{param}: {len(ids)} tokens fill the context of {self.context} (--context)"
+            raise ApiError(400, message, param=param, code="context_length_exceeded")
 
 
 Load = Callable[[Callable[[str], None]], Served]
@@ -61,14 +47,25 @@ class Service:
         self._progress = "the model is loading"
         self._served: Served | None = None
         self._error: Exception | None = None
+        self._loading = threading.Thread(target=self._run, name="load", daemon=True)
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="load", daemon=True).start()
+        self._loading.start()
 
     def stop(self, timeout: float) -> None:
         """End the engine's thread; waits up to `timeout` seconds for its current step."""
         if self._served is not None:
             self._served.worker.stop(timeout)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread still loads or computes."""
+        return self._loading.is_alive() or (self._served is not None and self._served.worker.busy)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why loading failed."""
+        return self._error
 
     @property
     def unready(self) -> str | None:
@@ -94,10 +91,6 @@ class Service:
             served = self._load(self._report)
             served.worker.start()
             self._served = served
-        except Exception as error:
+        except Exception as error:  # whatever it is, `error` hands it on
             self._error = error
-            self._on_end(error)
-            if not isinstance(error, NextFitError):
-                raise  # the thread's own report shows where
-        else:
-            self._on_end(None)
+        self._on_end(self._error)

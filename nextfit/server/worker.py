@@ -57,6 +57,10 @@ class Worker:
         """Why the engine no longer runs; None while it does."""
         return str(self._ended) if self._ended else None
 
+    @property
+    def busy(self) -> bool:
+        return self._thread.is_alive()
+
     def start(self) -> None:
         self._thread.start()
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import tokenizers
@@ -16,8 +17,8 @@ from fastapi import FastAPI
 from nextfit.config import GenerationDefaults
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.errors import RequestError
-from nextfit.server.app import create_app
-from nextfit.server.service import Served, Service
+from nextfit.server.app import BODY_LIMIT, create_app
+from nextfit.server.service import Load, Served, Service
 from nextfit.server.worker import Worker
 from nextfit.text import ChatTemplate, Tokenizer
 from nextfit.text.gguf_tokenizer import assemble
@@ -26,7 +27,8 @@ from nextfit.text.tokenizer import byte_alphabet
 CONTEXT = 256
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "<|im_start|>assistant\n"
+    "{{ '<think></think>' if enable_thinking is defined and not enable_thinking }}"
     "{{ 'effort ' ~ reasoning_effort if reasoning_effort is defined }}"
     "{% if messages[0].content == 'refuse me' %}{{ raise_exception('No user query found.') }}{% endif %}"
 )
@@ -34,14 +36,12 @@ TEMPLATE = (
 
 def byte_tokenizer() -> Tokenizer:
     """Token i is byte i; then <|im_start|>, <|im_end|>."""
-    vocab = {letter: byte for letter, byte in byte_alphabet().items()}
     special = [tokenizers.AddedToken(t, special=True) for t in ("<|im_start|>", "<|im_end|>")]
-    return Tokenizer(assemble(vocab, [], special), {}, "test")
+    return Tokenizer(assemble(byte_alphabet(), [], special), {}, "test")
 
 
 TOKENIZER = byte_tokenizer()
 END = TOKENIZER.encode("<|im_end|>")[0]
-VOCAB = END + 1
 
 
 @dataclass
@@ -124,22 +124,23 @@ def says(text: str) -> Callable[[Request], list[int]]:
     return lambda request: list(text.encode())
 
 
-def service(
-    engine: ScriptedEngine, *, template: str | None = TEMPLATE, names: Sequence[str] = ("nano",)
-) -> Service:
-    def load(report: Callable[[str], None]) -> Served:
-        return Served(
-            names=tuple(names),
-            created=1,
-            context=CONTEXT,
-            vocab_size=VOCAB,
-            tokenizer=TOKENIZER,
-            template=ChatTemplate(template, {}) if template else None,
-            defaults=GenerationDefaults((END,), temperature=0.7, top_p=0.95, top_k=20),
-            worker=Worker(engine),
-        )
-
-    return Service(load)
+def load(
+    engine: ScriptedEngine,
+    *,
+    template: str | None = TEMPLATE,
+    names: Sequence[str] = ("nano",),
+    context: int = CONTEXT,
+) -> Load:
+    """What a `Service` loads."""
+    return lambda report: Served(
+        names=tuple(names),
+        created=1,
+        context=context,
+        tokenizer=TOKENIZER,
+        template=ChatTemplate(template, {}) if template else None,
+        defaults=GenerationDefaults((END,), temperature=0.7, top_p=0.95, top_k=20),
+        worker=Worker(engine),
+    )
 
 
 class Live(uvicorn.Server):
@@ -152,13 +153,15 @@ class Live(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        return "http://127.0.0.1:%d" % self.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{self.servers[0].sockets[0].getsockname()[1]}"
 
 
 @contextmanager
-def live(engine: ScriptedEngine, *, keys: Sequence[str] = (), **options: object) -> Iterator[str]:
-    """The base URL of a running server that is ready."""
-    server = Live(create_app(service(engine, **options), keys))  # type: ignore[arg-type]
+def live(
+    engine: ScriptedEngine, *, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT, **options: Any
+) -> Iterator[str]:
+    """The base URL of a running server that is ready; `options` are those of `load`."""
+    server = Live(create_app(Service(load(engine, **options)), keys, body_limit))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -1,0 +1,100 @@
+"""`nextfit serve`: bind, load while /health answers, serve, drain on SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import uvicorn
+
+from nextfit.errors import ConfigError
+from nextfit.server.app import create_app
+from nextfit.server.service import Load, Service
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """Where and how to listen."""
+
+    host: str
+    port: int  # 0: any free one
+    keys: tuple[str, ...]
+    body_limit: int  # bytes
+    drain: float  # seconds that running answers may take after SIGTERM
+
+
+def serve(load: Load, http: HttpConfig, say: Callable[[str], None]) -> None:
+    """Serve what `load` returns until SIGTERM or Ctrl-C; returns when the last answer is out.
+
+    Raises ConfigError when the address cannot be bound and whatever `load` raised. `say` gets what a
+    person at the terminal should read.
+    """
+    listener = _bind(http.host, http.port)
+    url = _url(http.host, listener.getsockname()[1])
+    if not http.keys and not _loopback(http.host):
+        say(f"warning: {url} answers everybody who can reach it; --api-key or --api-key-file asks for a key")
+
+    def loaded(error: Exception | None) -> None:
+        if error is None:
+            say(_ready(url, keyed=bool(http.keys)))
+        else:
+            server.should_exit = True
+
+    service = Service(load, loaded)
+    app = create_app(service, http.keys, http.body_limit)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=max(1, round(http.drain)))
+    server = uvicorn.Server(config)
+    # uvicorn drains and then raises the signal again, for which nothing is left to do
+    previous = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run(sockets=[listener])
+    except SystemExit as leaving:
+        if leaving.code:
+            raise
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if service.error is not None:
+        raise service.error
+    if service.busy:
+        # a thread inside torch can neither be ended nor outlive the interpreter
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(0)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {host} port {port}: {error} (--host, --port)") from error
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _url(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"
+
+
+def _ready(url: str, keyed: bool) -> str:
+    body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64, "stream": True}
+    command = ["curl", "-N", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json"]
+    key = ' -H "Authorization: Bearer $KEY"' if keyed else ""
+    return f"ready at {url}; try:\n\n{shlex.join(command)}{key} -d {shlex.quote(json.dumps(body))}\n"

@@ -1,0 +1,23 @@
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.server.scripted import ScriptedEngine, live, says
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(says("Hello, wörld! 🦙 bye"), tps=3)
+
+
+@pytest.fixture(scope="module")
+def client(engine: ScriptedEngine) -> Iterator[httpx.Client]:
+    """A client of a running server that says `Hello, wörld! 🦙 bye`, three tokens a step."""
+    with live(engine) as url, httpx.Client(base_url=url, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
