@@ -80,8 +80,11 @@ class _Mapper:
         slots = (*trunk_slots(config), *draft_slots(config))
         self.parts = {p.name for s in slots for p in s.parts}
 
-    def problem(self, source: Source, message: str) -> None:
-        self.map.problems.append(f"{source.file}: {source.name} {message}")
+    def _check_shape(self, source: Source, expected: tuple[int, ...]) -> None:
+        """For a tensor that fills more than one part, or not one by itself."""
+        if source.shape != expected:
+            found = f"{source.name} is {list(source.shape)}, expected {list(expected)}"
+            self.map.problems.append(f"{source.file}: {found}")
 
     def add(self, source: Source, part: str, **region: tuple[int, int] | int) -> None:
         if part not in self.parts:
@@ -112,9 +115,7 @@ class _Mapper:
             self.map.unknown.append(source)
             return
         start, size = h.offsets[head], h.sizes[head]
-        if source.shape != (size, self.config.ngram_head_dim):
-            expected = f"[{size}, {self.config.ngram_head_dim}]"
-            self.problem(source, f"is {list(source.shape)}, expected {expected} for hash head {head}")
+        self._check_shape(source, (size, self.config.ngram_head_dim))
         self.add(source, table, shard=head, rows=(start, start + size))
 
     def block(self, source: Source, prefix: str, name: str) -> None:
@@ -139,12 +140,14 @@ class _Mapper:
 
     def _gate_up(self, source: Source, experts: str) -> None:
         f = self.config.moe_intermediate_size
+        self._check_shape(source, (self.config.num_experts, 2 * f, self.config.hidden_size))
         self.add(source, f"{experts}.gate_proj", source_rows=(0, f))
         self.add(source, f"{experts}.up_proj", source_rows=(f, 2 * f))
 
     def _combiner(self, source: Source) -> None:
         """The draft head's two input matrices, side by side: embedding first, then the trunk's streams."""
         d = self.config.hidden_size
+        self._check_shape(source, (d, 2 * d))
         self.add(source, "mtp.fc_embedding.weight", columns=(0, d))
         self.add(source, "mtp.fc_hidden.weight", columns=(d, 2 * d))
 
