@@ -43,6 +43,9 @@ NOT_SPECIAL = (
 RARE = 0.25
 OFTEN = {"<|im_end|>": 1.6, "</think>": 1.4}
 
+# factors over 1/sqrt(inputs): decided routing, audible attention, uneven streams
+STRENGTH = {"gate": 1.5, "o_proj": 2.0, "block_inject_weight": 2.0}
+
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen4ExpForCausalLM"],
     "model_type": "qwen4_exp_text",
@@ -176,11 +179,12 @@ def _random_parts(slot: Slot, random: np.random.Generator) -> dict[str, NDArray[
             case Kind.VECTOR:
                 x = x * 0.5 - 2 if part.name.endswith("dt_bias") else x * 0.1 + 1
             case Kind.GAIN:
-                x *= 0.1  # w of 1 + w
+                # w of 1 + w; long queries and keys, or attention would be an average over the text
+                x = x * 0.1 + part.name.endswith(("self_attn.q_norm.weight", "self_attn.k_norm.weight"))
             case Kind.CONV:
                 x *= 0.5
             case Kind.MATRIX | Kind.EXPERTS if not part.name.startswith("embed_tokens"):
-                x *= (1.5 if part.name.endswith("mlp.gate.weight") else 1) / math.sqrt(shape[-1])
+                x *= STRENGTH.get(part.name.rsplit(".", 2)[-2], 1) / math.sqrt(shape[-1])
         out[part.name] = x.astype(np.float32)
     return out
 
