@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from nextfit.checkpoint.formats import FORMATS
-from nextfit.checkpoint.names import draft_slots, trunk_slots
+from nextfit.checkpoint.names import Kind, draft_slots, trunk_slots
 from nextfit.checkpoint.ngram_hash import ngram_hash
 from nextfit.checkpoint.source import Ignored, Piece, Source, TensorMap
 from nextfit.config import ModelConfig
@@ -68,8 +68,8 @@ _TRUNK = {
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d*)\.(.+)")
 _TABLE_HEAD = re.compile(r"ple_ngram_embd\.(0|[1-9]\d*)\.weight")
 _FACTOR = re.compile(r"(.+)\.(scale|input_scale)")
-# a GGUF norm holds 1 + w and ssm_a -exp(A_log), except the delta net's norm, which has no 1 to add
-_APPLIED = re.compile(r"(?!.*ssm_norm).*(norm\.weight|norm_(key|query|conv)\.weight|ssm_a)")
+# a GGUF norm holds 1 + w and ssm_a -exp(A_log); the delta net's norm is a vector with no 1 to add
+_APPLIED = (Kind.GAIN, Kind.DECAY)
 
 
 class _Mapper:
@@ -78,7 +78,7 @@ class _Mapper:
         self.factors = factors  # NVFP4: the one scale of a tensor or of each expert, by the weight's name
         self.map = TensorMap()
         slots = (*trunk_slots(config), *draft_slots(config))
-        self.parts = {p.name for s in slots for p in s.parts}
+        self.parts = {p.name: s.kind for s in slots for p in s.parts}
 
     def _check_shape(self, source: Source, expected: tuple[int, ...]) -> None:
         """For a tensor that fills more than one part, or not one by itself."""
@@ -93,7 +93,7 @@ class _Mapper:
         sources = {"data": source}
         if factor := self.factors.get(source.name):
             sources["scale"] = factor
-        applied = bool(_APPLIED.fullmatch(source.name))
+        applied = self.parts[part] in _APPLIED
         self.map.pieces.append(Piece(part, source.format, sources, applied=applied, **region))  # type: ignore[arg-type]
 
     def trunk(self, source: Source) -> None:

@@ -163,7 +163,7 @@ def test_a_wrong_field_is_refused_or_changes_nothing(model: Model, data: st.Data
 
 
 def test_each_kind_of_structural_field_is_checked(model: Model) -> None:
-    """Also where hypothesis does not look: counts, lengths, types, sizes, offsets, one step and one bit off."""
+    """Also where hypothesis does not look: counts, lengths, types, sizes, offsets, a step and a bit off."""
     for found_fields in model.fields.values():
         field = found_fields[0]
         old = int.from_bytes(model.raw[field.offset : field.offset + field.size], "little")
