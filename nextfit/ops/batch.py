@@ -69,3 +69,10 @@ class Batch:
     def fresh(self) -> Tensor:
         """[sequences] bool: sequences that begin here, whatever an earlier owner left in their slot."""
         return torch.tensor([p == 0 for p in self.firsts], device=self.tokens.device)
+
+    @cached_property
+    def slot_index(self) -> Tensor | slice:
+        """`slots`, as a slice where they are consecutive: indexing with it then needs no copy."""
+        slots = self.slots.tolist()
+        consecutive = slots == list(range(slots[0], slots[0] + len(slots)))
+        return slice(slots[0], slots[0] + len(slots)) if consecutive else self.slots

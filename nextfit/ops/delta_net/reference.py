@@ -44,17 +44,18 @@ def gated_delta_rule(
     decay = log alpha and beta [rows, value heads], all in the state's type.
     """
     rows = _Rows(query, key, value, decay, beta)
-    matrix = state.matrix[batch.slots]
-    matrix.masked_fill_(batch.fresh[:, None, None, None], 0)
+    matrix = state.matrix[batch.slot_index]  # a view where the slots are consecutive
+    if 0 in batch.firsts:
+        matrix.masked_fill_(batch.fresh[:, None, None, None], 0)
     _replay(matrix, state, batch)
     out = torch.empty_like(value)
     d = batch.decode_sequences
-    if d:
-        state.matrix[batch.slots[:d]] = matrix[:d]
-        _verify(matrix[:d], state, batch, rows, out)
     if d < len(batch.lengths):
         _prefill(matrix[d:], batch, rows, out)
-        state.matrix[batch.slots[d:]] = matrix[d:]
+    if isinstance(batch.slot_index, Tensor):
+        state.matrix[batch.slots] = matrix
+    if d:
+        _verify(matrix[:d], state, batch, rows, out)
     return out
 
 
@@ -80,7 +81,7 @@ def _replay(matrix: Tensor, state: DeltaState, batch: Batch) -> None:
 
 
 def _verify(matrix: Tensor, state: DeltaState, batch: Batch, rows: _Rows, out: Tensor) -> None:
-    """Run the decode rows one after the other on a working copy of the matrices, and log their inputs."""
+    """Run the decode rows one after the other, and log their inputs; `matrix` stays as it is."""
     n = batch.decode_rows
     sequence, offset = batch.sequence[:n], batch.offset[:n]
     slot = batch.slots[sequence]
@@ -92,6 +93,8 @@ def _verify(matrix: Tensor, state: DeltaState, batch: Batch, rows: _Rows, out: T
     ):
         log[slot, offset] = x[:n]
     longest = max(batch.lengths[: batch.decode_sequences])
+    if longest > 1:
+        matrix = matrix.clone()
     for j in range(longest):
         index = (offset == j).nonzero()[:, 0]
         live = sequence[index]

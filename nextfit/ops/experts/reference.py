@@ -31,23 +31,26 @@ def gated_mlp(gate_up: Tensor) -> Tensor:
 
 
 def mixture(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, batch: Batch) -> Tensor:
-    """Weighted sum of each row's experts, [rows, hidden] in the wide type, added in ascending expert order.
+    """Weighted sum of each row's experts, [rows, hidden] in the wide type.
 
     x [rows, hidden], ids and weights [rows, k], gate_up [experts, 2 * width, hidden], down [experts, hidden, width].
     Walks over the experts that were chosen, each with all of its rows.
     """
     k = ids.shape[1]
-    order = ids.flatten().argsort(stable=True)
-    rows, scale = order // k, weights.flatten()[order, None]
+    order = ids.flatten().argsort(stable=True)  # pairs of (row, choice) by expert, rows ascending within each
+    rows = order // k
     chosen, counts = ids.flatten()[order].unique_consecutive(return_counts=True)
-    decode = (rows < batch.decode_rows).split(counts.tolist())
-    out = torch.zeros(x.shape, dtype=wide(x.dtype), device=x.device)
+    few = torch.zeros_like(counts).index_add_(0, _expert_of(counts), (rows < batch.decode_rows).long())
+    outputs = torch.empty(len(rows), x.shape[1], dtype=x.dtype, device=x.device)
     start = 0
-    for e, n, small in zip(chosen.tolist(), counts.tolist(), decode, strict=True):
-        part = rows[start : start + n]
-        few = n if batch.decode_rows == len(x) else int(small.sum())  # rows stay ascending within an expert
-        h = gated_mlp(linear(x[part], expert(gate_up, e), few))
-        y = linear(h, expert(down, e), few) * scale[start : start + n]
-        out.index_add_(0, part, y.to(out.dtype))
+    for e, n, small in zip(chosen.tolist(), counts.tolist(), few.tolist(), strict=True):
+        span = slice(start, start + n)
+        h = gated_mlp(linear(x[rows[span]], expert(gate_up, e), small))
+        outputs[span] = linear(h, expert(down, e), small)
         start += n
-    return out
+    by_row = outputs[order.argsort()].unflatten(0, (-1, k))
+    return (by_row * weights[..., None]).to(wide(x.dtype)).sum(1)
+
+
+def _expert_of(counts: Tensor) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)

@@ -40,7 +40,8 @@ def extend(history: History, batch: Batch, x: Tensor) -> Extended:
     known = torch.cat([history.tail[slots], history.log[slots]], dim=1)
     keep = batch.replay[:, None] + torch.arange(reach, device=x.device)
     tail = known.gather(1, keep[:, :, None].expand(-1, -1, known.shape[2]))
-    tail = torch.where(batch.fresh[:, None, None], history.initial, tail)
+    if 0 in batch.firsts:
+        tail = torch.where(batch.fresh[:, None, None], history.initial, tail)
     pieces = [p for s in range(n) for p in (tail[s], x[batch.starts[s] : batch.starts[s + 1]])]
     values = torch.cat(pieces)
     index = torch.arange(len(x), device=x.device) + (batch.sequence + 1) * reach
@@ -60,12 +61,7 @@ def causal_conv(extended: Extended, taps: Tensor, dilation: int = 1) -> Tensor:
 
     taps [channels, K], the last one for the current row. Computed in the wide type, rounded once.
     """
-    dtype = extended.values.dtype
-    w = wide(dtype)
     k = taps.shape[1]
-    y = None
-    for i in range(k):
-        term = extended.back(dilation * (k - 1 - i)).to(w) * taps[:, i].to(w)
-        y = term if y is None else y + term
-    assert y is not None
-    return y.to(dtype)
+    ages = torch.arange(k - 1, -1, -1, device=taps.device) * dilation
+    window = extended.values[extended.index[:, None] - ages]  # [rows, K, channels]
+    return (window * taps.T.to(wide(window.dtype))).sum(1).to(window.dtype)
