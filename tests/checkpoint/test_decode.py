@@ -14,6 +14,7 @@ from nextfit.checkpoint.formats import FORMATS
 from nextfit.checkpoint.packed import Packed, Stack, decode, expert, gather_rows
 from tests.support.packing import HALVES, pack, random_blocks
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 BLOCKS = [name for name, f in FORMATS.items() if f.kind == "block"]
 E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 # zeros, subnormals, the largest, negative ones
@@ -39,12 +40,33 @@ def extreme_blocks(name: str) -> Packed:
     return w
 
 
+def moved(w: Packed, device: str) -> Packed:
+    return Packed(w.format, w.shape, {role: x.to(device) for role, x in w.parts.items()})
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_blocks_decode_to_the_bits_of_gguf(name: str) -> None:
-    w = random_blocks(name, (3, 37, 2 * FORMATS[name].block), seed=1)
-    assert same_bits(decode(w, torch.float32), by_gguf(w))
-    w = extreme_blocks(name)
-    assert same_bits(decode(w, torch.float32), by_gguf(w))
+def test_blocks_decode_to_the_bits_of_gguf(name: str, device: str) -> None:
+    for w in (random_blocks(name, (3, 37, 2 * FORMATS[name].block), seed=1), extreme_blocks(name)):
+        assert same_bits(decode(moved(w, device), torch.float32).cpu(), by_gguf(w))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_scaled_formats_are_the_same_on_every_device(device: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 127, (131, 256), generator=g, dtype=torch.uint8)
+    scale = torch.randint(0, 127, (131, 32), generator=g, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    for w in (
+        pack("nvfp4", (131, 512), codes, scale=scale, scale_2=torch.tensor(0.3)),
+        pack("fp8_block", (131, 256), codes, scale=torch.rand(2, 2, generator=g)),
+        pack("fp8_tensor", (131, 256), codes, scale=torch.tensor(0.3)),
+    ):
+        there = moved(w, device)
+        assert same_bits(decode(there, torch.float32).cpu(), decode(w, torch.float32))
+        ids = torch.tensor([[130, 0], [7, 7]])
+        assert torch.equal(
+            gather_rows(there, ids.to(device), torch.float32).cpu(), decode(w, torch.float32)[ids]
+        )
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "nvfp4_gguf"])
