@@ -63,6 +63,12 @@ def _nibbles(x: Tensor) -> Tensor:
     return torch.cat([own & 15, own >> 4], dim=-2)
 
 
+def _crumbs(x: Tensor) -> Tensor:
+    """uint8 [..., 4, m] from bytes [..., m]: their 2-bit fields, the lowest first."""
+    own = own_copy(x).unsqueeze(-2)
+    return torch.cat([own & 3, (own >> 2) & 3, (own >> 4) & 3, own >> 6], dim=-2)
+
+
 def _fifth_bits(x: Tensor) -> Tensor:
     """uint8 [n, 32] of 0 or 16 from bytes [n, 4]: bit i of the little-endian number belongs to element i."""
     spread = _spread(x.device).index_select(0, x.reshape(-1).to(torch.int32))
@@ -134,6 +140,27 @@ def _half_ue4m3(device: torch.device) -> Tensor:
     return values.to(device)
 
 
+def q2_k(b: Tensor, out: Tensor) -> None:
+    packed = own_copy(b[:, :16])
+    scales = (packed & 15).float().mul_(_half(b, 80)).unsqueeze(-1)
+    minima = (packed >> 4).float().mul_(_half(b, 82)).unsqueeze(-1)
+    codes = _crumbs(b[:, 16:80].view(-1, 2, 32))
+    out.view(-1, 16, 16).copy_(codes.view(-1, 16, 16)).mul_(scales).sub_(minima)
+
+
+def q3_k(b: Tensor, out: Tensor) -> None:
+    low = _nibbles(b[:, 96:104]).view(-1, 16)
+    high = _crumbs(b[:, 104:108]).view(-1, 16)
+    scales = (low | (high << 4)).view(torch.int8).sub_(32).float().mul_(_half(b, 108)).unsqueeze(-1)
+    codes = _crumbs(b[:, 32:96].view(-1, 2, 32)).view(-1, 8, 32)
+    mask = own_copy(b[:, :32])  # bit i: third bit of elements 32i on
+    for i in range(8):
+        bits = mask >> (i - 2) if i > 2 else mask << (2 - i)
+        codes[:, i].bitwise_or_(bits.bitwise_and_(4))
+    out.copy_(codes.view(torch.int8).sub_(4).view(-1, 256))
+    out.view(-1, 16, 16).mul_(scales)
+
+
 def _scales_and_minima(b: Tensor) -> tuple[Tensor, Tensor]:
     """float32 [n, 8, 1] each: d * sc and dmin * m of a Q4_K or Q5_K block."""
     low, high, mixed = own_copy(b[:, 4:16]).view(torch.int32).unbind(1)  # four bytes at a time
@@ -169,18 +196,15 @@ def q5_k(b: Tensor, out: Tensor) -> None:
 
 def q6_k(b: Tensor, out: Tensor) -> None:
     codes = _nibbles(b[:, :128].view(-1, 2, 64)).view(-1, 2, 4, 32)
-    high = own_copy(b[:, 128:192]).view(-1, 2, 32)
-    for k in range(4):
-        bits = high >> (2 * k - 4) if k > 2 else high << (4 - 2 * k)
-        codes[:, :, k].bitwise_or_(bits.bitwise_and_(48))
+    codes |= _crumbs(b[:, 128:192].view(-1, 2, 32)) << 4
     scales = b[:, 192:208].view(torch.int8).float().mul_(_half(b, 208))
     out.copy_(codes.view(torch.int8).sub_(32).view(-1, 256))
     out.view(-1, 16, 16).mul_(scales.unsqueeze(-1))
 
 
 def iq4_xs(b: Tensor, out: Tensor) -> None:
-    low = torch.stack([b[:, 4:8] & 15, b[:, 4:8] >> 4], dim=2).view(-1, 8)
-    high = torch.stack([(b[:, 2:4] >> s) & 3 for s in (0, 2, 4, 6)], dim=2).view(-1, 8)
+    low = _nibbles(b[:, 4:8]).transpose(1, 2).reshape(-1, 8)
+    high = _crumbs(b[:, 2:4]).transpose(1, 2).reshape(-1, 8)
     scales = (low | (high << 4)).view(torch.int8).sub_(32).float().mul_(_half(b, 0))
     codes = _look_up_halves(b[:, 8:].reshape(-1, 16), IQ4)
     out.view(-1, 8, 32).copy_(codes.view(-1, 8, 32)).mul_(scales.unsqueeze(-1))
@@ -205,6 +229,8 @@ BLOCK_DECODERS: dict[str, Decoder] = {
     "q5_0": q5_0,
     "q5_1": q5_1,
     "q8_0": q8_0,
+    "q2_k": q2_k,
+    "q3_k": q3_k,
     "q4_k": q4_k,
     "q5_k": q5_k,
     "q6_k": q6_k,
@@ -212,8 +238,5 @@ BLOCK_DECODERS: dict[str, Decoder] = {
     "iq4_xs": iq4_xs,
     "mxfp4": mxfp4,
     "nvfp4_gguf": nvfp4,
-    **{
-        name: _by_gguf(name)
-        for name in ("q2_k", "q3_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
-    },
+    **{name: _by_gguf(name) for name in ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")},
 }
