@@ -364,15 +364,15 @@ def test_left_out_sizes_are_those_of_transformers() -> None:
 
 
 def test_every_refusal_is_reached() -> None:
-    files = [Path(m.__file__) for m in (nextfit.config_hf, nextfit.config_rules)]
+    files = [Path(str(m.__file__)) for m in (nextfit.config_hf, nextfit.config_rules)]
     wanted = sites(files)
     assert len(wanted) > 30
 
     def attempts() -> Any:
         for raw, _, _ in refusals():
             yield lambda raw=raw: pytest.raises(ConfigError, ModelConfig.from_hf, raw, "c")
-        for raw, _ in GENERATION:
-            yield lambda raw=raw: pytest.raises(
+        for settings, _ in GENERATION:
+            yield lambda raw=settings: pytest.raises(
                 ConfigError, GenerationDefaults.from_hf, raw, "g", small_config()
             )
         for changes, _ in RULES:

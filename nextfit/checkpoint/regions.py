@@ -76,11 +76,11 @@ def region(piece: Piece, target: Target) -> Region:
         count = data[0] if data else 0
     total = count
     if piece.source_rows is not None and len(data) > 1:
-        total = data[-2]
+        total = max(data[-2], piece.source_rows[1])
     columns = target.columns
     shape: tuple[int, ...] = (total,)
     if columns is not None:
-        whole = data[-1] if piece.columns is not None and data else columns
+        whole = columns if piece.columns is None or not data else max(data[-1], piece.columns[1])
         shape = (total, whole)
         columns_taken = piece.columns or (0, columns)
         return Region(experts, shape, piece.source_rows or (0, count), columns_taken, rows, piece.expert)

@@ -125,12 +125,13 @@ def _source(file: Path, name: str, entry: Any, start: int) -> Source:
 def _check_coverage(file: Path, sources: list[Source], start: int, size: int) -> None:
     """The tensors fill the data without overlap, hole or rest, and end where the file ends."""
     at, before = start, "the header"
-    for s in sorted(sources, key=lambda s: (s.offset, s.nbytes)):
+    for s in sources:
         if s.offset + s.nbytes > size:
             raise CheckpointError(
                 f"{file}: {s.name} ends at byte {s.offset + s.nbytes}, past the end of the file "
                 f"({size} bytes); it is truncated or damaged"
             )
+    for s in sorted(sources, key=lambda s: (s.offset, s.nbytes)):
         if s.offset < at:
             raise CheckpointError(f"{file}: {s.name} overlaps {before} by {at - s.offset} bytes")
         if s.offset > at:

@@ -58,9 +58,11 @@ class NgramTable:
 
         Each row is read once, in rising order, however often it is asked for.
         """
+        if not ids.numel():
+            return torch.empty((*ids.shape, self.shape[1]), dtype=dtype, device=ids.device)
         wanted, inverse = torch.unique(ids.reshape(-1), return_inverse=True)
         rows = wanted.cpu().numpy()
-        if len(rows) and not 0 <= rows[0] <= rows[-1] < self._starts[-1]:
+        if not 0 <= rows[0] <= rows[-1] < self._starts[-1]:
             raise IndexError(f"n-gram rows {rows[0]} to {rows[-1]}, the table has {self._starts[-1]}")
         found = np.empty((len(rows), self._width), np.uint8)
         edges = np.searchsorted(rows, self._starts)

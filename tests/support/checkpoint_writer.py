@@ -121,17 +121,17 @@ def _experts(
     parts: dict[str, Tensor], prefix: str, layout: Experts, quant: Quant | None
 ) -> dict[str, Tensor]:
     """Expert tensors of the layer `prefix` (`layers.0.mlp.experts`)."""
+    out: dict[str, Tensor] = {}
     gate, up, down = (parts[f"{prefix}.{n}_proj"] for n in ("gate", "up", "down"))
     if layout == "fused":
         fused = {"gate_up_proj": torch.cat([gate, up], 1), "down_proj": down}
         if quant is None:
             return {f"{prefix}.{n}": x for n, x in fused.items()}
         assert quant == "fp8", "NVFP4 checkpoints have one tensor per expert"
-        out = {}
         for name, x in fused.items():
-            out[f"{prefix}.{name}"], out[f"{prefix}.{name}_scale_inv"] = fp8_blocks(x)
+            codes, scale = fp8_blocks(x)
+            out |= {f"{prefix}.{name}": codes, f"{prefix}.{name}_scale_inv": scale.to(torch.bfloat16)}
         return out
-    out = {}
     for name, x in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
         for e, w in enumerate(x):
             one = f"{prefix}.{e}.{name}"

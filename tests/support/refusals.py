@@ -26,7 +26,7 @@ def _is_message(node: ast.expr | None) -> bool:
     )
 
 
-def _refuses(node: ast.AST, returns: bool) -> bool:
+def _refuses(node: ast.stmt, returns: bool) -> bool:
     if isinstance(node, ast.Raise):
         return node.exc is not None
     if isinstance(node, ast.Return):
@@ -51,7 +51,9 @@ def sites(files: Iterable[Path], returns: Iterable[str] = ()) -> set[Site]:
     for file in files:
         tree = ast.parse(file.read_text())
         found |= {
-            (str(file), node.lineno) for node in ast.walk(tree) if _refuses(node, file.name in set(returns))
+            (str(file), node.lineno)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.stmt) and _refuses(node, file.name in set(returns))
         }
     return found
 
