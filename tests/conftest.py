@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-# The oracles must never reach for a hub; read by their libraries when a test imports them.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRANSFORMERS_OFFLINE"] = "1"
+# Read by libraries when a test, or a process that it starts, imports them. Oracles must never reach for a hub.
+# Test models are so small that a second thread mostly waits: on a busy machine a step takes 40 times as long.
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", OMP_NUM_THREADS="1")
 
 SKIPS = Path(__file__).with_name("skips.txt")
 UNLISTED = pytest.StashKey[list[str]]()

@@ -1,0 +1,119 @@
+"""The command that `make serve` runs, on the bundled model, asked by the official client."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+HI: Any = [{"role": "user", "content": "Hello!"}]
+
+
+@pytest.fixture(scope="module")
+def said() -> Iterator[str]:
+    """What the running server printed when it was ready."""
+    command = [
+        sys.executable,
+        "-m",
+        "nextfit",
+        "serve",
+        "--port",
+        "0",
+        "--context",
+        "4096",
+        "--api-key",
+        "a key",
+    ]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            text = server.stdout.readline()
+            assert text, server.stderr.read()
+            server.stdout.readline()
+            yield text + server.stdout.readline()
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(30) == 0
+            assert server.stderr.read() == ""
+        finally:
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def client(said: str) -> openai.OpenAI:
+    found = re.match(r"ready at (\S+); try:", said)
+    assert found is not None
+    return openai.OpenAI(base_url=f"{found[1]}/v1", api_key="a key", max_retries=0, timeout=100)
+
+
+def streamed(client: openai.OpenAI, **fields: Any) -> tuple[str, str | None, int]:
+    chunks = client.chat.completions.create(
+        model="nextfit", messages=HI, stream=True, stream_options={"include_usage": True}, **fields
+    )
+    text, reason, tokens = "", None, 0
+    for chunk in chunks:
+        if chunk.choices:
+            text += chunk.choices[0].delta.content or ""
+            reason = chunk.choices[0].finish_reason or reason
+        if chunk.usage:
+            tokens = chunk.usage.completion_tokens
+    return text, reason, tokens
+
+
+def test_a_streamed_chat(client: openai.OpenAI) -> None:
+    text, reason, tokens = streamed(client, max_tokens=24, temperature=0)
+    assert text
+    assert reason in ("stop", "length")
+    assert 0 < tokens <= 24
+    whole = client.chat.completions.create(model="nextfit", messages=HI, max_tokens=24, temperature=0)
+    assert whole.choices[0].message.content == text
+    assert whole.choices[0].finish_reason == reason
+    assert client.models.list().data[0].id == "nextfit"
+
+
+def test_the_line_to_paste(said: str, client: openai.OpenAI) -> None:
+    """Carried out as curl would: the URL, the headers and the body of the printed line."""
+    words = shlex.split(said.splitlines()[1].replace("$KEY", "a key"))
+    assert words[:2] == ["curl", "-N"]
+    headers = dict(words[i + 1].split(": ", 1) for i, word in enumerate(words) if word == "-H")
+    answer = httpx.post(words[2], headers=headers, content=words[words.index("-d") + 1], timeout=100)
+    assert answer.status_code == 200
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_neighbours_and_drafts_change_nothing(client: openai.OpenAI) -> None:
+    """The same request alone, among others, and without drafts."""
+    fields: Any = {"max_tokens": 16, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+
+    def ask(**extra: Any) -> Any:
+        return client.chat.completions.create(model="nextfit", messages=HI, **fields, **extra).choices[0]
+
+    alone = ask()
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda _: ask(), range(4)))
+    for other in [*together, ask(extra_body={"draft": 0})]:
+        assert other.message.content == alone.message.content
+    assert [len(t.top_logprobs) for t in alone.logprobs.content] == [2] * len(alone.logprobs.content)
+
+
+def test_refused_by_the_engine(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="4096.*--context") as caught:
+        client.chat.completions.create(model="nextfit", messages=HI, max_tokens=5000)
+    assert caught.value.param == "max_tokens"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="nextfit", prompt=[5000])
+    assert caught.value.param == "prompt"
+    assert client.completions.create(model="nextfit", prompt=[7], max_tokens=2).usage.prompt_tokens == 1  # type: ignore[union-attr]
