@@ -72,8 +72,9 @@ def decode(weight: Weight, dtype: torch.dtype) -> Tensor:
     return decode_rows(weight.format, flat, weight.shape[-1], dtype).view(weight.shape)
 
 
-def gather_rows(weight: Tensor | Packed | Gathers, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows `ids` (int64, any shape) of a matrix, decoded: [*ids.shape, columns]."""
+def gather_rows(weight: Weight | Gathers, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows `ids` (int64, any shape) of a matrix of one format, decoded: [*ids.shape, columns]."""
+    assert not isinstance(weight, Stack), "rows of a stack lie in several weights"
     if isinstance(weight, Tensor):
         return weight[ids].to(dtype)
     if isinstance(weight, Packed):
