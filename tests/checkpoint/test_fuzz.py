@@ -30,7 +30,7 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 5, 7, 8, 16, 31, 33, 64, 2**31, 2**32, 2**63, 2**64, 10**30])
-VALUES = st.one_of(
+VALUES: st.SearchStrategy[Any] = st.one_of(
     NUMBERS,
     st.sampled_from(
         [None, True, False, "", "x", "F32", "U8", "I64", [], {}, [[]], [0], [-1, 4], 0.5, 1e308, float("nan")]

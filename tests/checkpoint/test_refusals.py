@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,24 @@ def test_every_refusal_is_reached(tmp_path: Path) -> None:
     runs = [lambda c=c: attempt(c, tmp_path / c.name) for c in CASES]
     missed = wanted - reached(wanted, [*runs, lambda: _unreachable_by_files(tmp_path)])
     assert not missed, "\n".join(spell(missed))
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("inspect", "config no JSON"),
+        ("inspect", "header past the end"),
+        ("inspect", "one tensor removed"),
+        ("chat", "one tensor removed"),
+    ],
+)
+def test_command_line(command: str, name: str, tmp_path: Path) -> None:
+    """Exit code 2, the reason, and no traceback."""
+    case = next(c for c in CASES if c.name == name)
+    path = case.write(tmp_path / "model")
+    run = subprocess.run(
+        [sys.executable, "-m", "nextfit", command, str(path)], capture_output=True, text=True, input=""
+    )
+    said = " ".join((run.stdout + run.stderr).split())
+    assert run.returncode == 2, said
+    assert "Traceback" not in said and all(word in said for word in case.words), said
