@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf import GGUFReader
 from gguf.quants import dequantize
 
 from nextfit.checkpoint import open_checkpoint
@@ -71,6 +72,29 @@ def test_files_of_llama_cpp_are_whole_models(kind: str) -> None:
     assert c.generation.eos_token_ids == (498, 496)
     assert c.chat_template is not None and c.chat_template.startswith("{%- for m in messages %}")
     assert len(c.tokenizer["tokenizer.ggml.tokens"]) == 512  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", ["Q4_K_M", "IQ4_XS", "Q2_K"])
+def test_files_of_llama_cpp_load_as_gguf_decodes_them(kind: str) -> None:
+    path = FIXTURES / f"micro-{kind}.gguf"
+    values = {
+        t.name: torch.from_numpy(dequantize(t.data, t.tensor_type).reshape(t.shape[::-1].tolist()).copy())
+        for t in GGUFReader(path).tensors
+    }
+    c = open_checkpoint(path)
+    pieces: dict[str, list[torch.Tensor]] = {}
+    for p in sorted(c.tensors.pieces, key=lambda p: p.rows or (0, 0)):
+        x = values[p.sources["data"].name].float()
+        pieces.setdefault(p.part, []).append(x[..., slice(*p.columns)] if p.columns else x)
+    weights = load_weights(c)
+    for slot in c.slots():
+        # a gate of one row is a vector in the file; rows are the second last axis of matrices
+        rows = [x[None] if x.dim() < len(slot.shape) else x for p in slot.parts for x in pieces[p.name]]
+        wanted = torch.cat(rows, -2 if len(slot.shape) > 1 else 0)
+        w = weights[slot.name]
+        table = isinstance(w, NgramTable)
+        got = w.gather(torch.arange(slot.shape[0]), torch.float32) if table else decode(w, torch.float32)  # type: ignore[union-attr,arg-type]
+        assert torch.equal(got, wanted), slot.name
 
 
 def test_a_float_file_gives_the_model_exactly(tmp_path: Path, expected: dict[str, torch.Tensor]) -> None:
