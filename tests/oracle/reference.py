@@ -117,6 +117,8 @@ class Reference:
         config._attn_implementation = "eager"
         self.model = hf.Qwen4ExpForCausalLM(config).eval()
         trunk = {k: v for k, v in state.items() if not k.startswith("mtp.")}
+        if c.tie_word_embeddings:
+            trunk["lm_head.weight"] = trunk["model.embed_tokens.weight"]
         missing, unexpected = self.model.load_state_dict(trunk, strict=False)
         assert not unexpected and not missing, (missing, unexpected)
         self.mtp = {k[4:]: v for k, v in state.items() if k.startswith("mtp.")}
@@ -132,7 +134,7 @@ class Reference:
             return self.model(torch.tensor([ids])).logits[0]
 
     def draft(self, ids: list[int], steps: int) -> tuple[Tensor, Tensor]:
-        """Draft logits [tokens - 1, vocabulary] of rows 0.., then `steps` recursive ones on their own argmax."""
+        """Draft logits [tokens - 1, vocabulary], then `steps` recursive ones on their own argmax."""
         self.logits(ids)
         with torch.no_grad(), lower_block_first():
             return self._draft(torch.tensor(ids), self.streams, steps)

@@ -99,9 +99,10 @@ def random_parts(c: ModelConfig, seed: int = 0) -> dict[str, Tensor]:
     return out
 
 
-def random_weights(c: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Slot name -> resident weight, as the loader would make them from `random_parts`."""
-    parts = random_parts(c, seed)
+def resident_weights(
+    c: ModelConfig, parts: dict[str, Tensor], dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    """Slot name -> resident weight, as the loader would make them from `parts` (see `random_parts`)."""
     out = {}
     for slot in [*trunk_slots(c), *(draft_slots(c) if c.mtp_num_hidden_layers else ())]:
         axis = len(slot.shape) - 2 if slot.kind in (Kind.MATRIX, Kind.EXPERTS) else 0
@@ -113,3 +114,8 @@ def random_weights(c: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.flo
         wide = torch.promote_types(dtype, torch.float32)
         out[slot.name] = x.to(dtype if slot.kind in (Kind.MATRIX, Kind.EXPERTS, Kind.TABLE) else wide)
     return out
+
+
+def random_weights(c: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Slot name -> resident weight of `random_parts`."""
+    return resident_weights(c, random_parts(c, seed), dtype)
