@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# Read by libraries when a test, or a process that it starts, imports them. Oracles must never reach for a hub.
+# Read by libraries when a test, or a process that it starts, imports them. Oracles must not reach for a hub.
 # Test models are so small that a second thread mostly waits: on a busy machine a step takes 40 times as long.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", OMP_NUM_THREADS="1")
 
