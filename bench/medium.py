@@ -1,0 +1,47 @@
+"""Write the 1.35B-parameter model of the speed tables: `python bench/medium.py OUT`.
+
+Random weights, bf16, 2.7 GB; 12 layers of hidden size 1024, 128 experts of which 8 are used, a sparse budget
+of 2,048 tokens, no tokenizer. Takes about 6 GB of memory.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.support.checkpoint_writer import tensors, write_checkpoint
+from tests.support.random_model import random_parts, small_config
+
+MEDIUM = small_config(
+    hidden_size=1024,
+    num_hidden_layers=12,
+    vocab_size=8192,
+    max_position_embeddings=32768,
+    num_attention_heads=8,
+    num_key_value_heads=2,
+    head_dim=128,
+    rotary_dim=32,
+    indexer_n_heads=4,
+    indexer_head_dim=128,
+    indexer_budget=2048,
+    linear_num_key_heads=4,
+    linear_num_value_heads=12,
+    linear_key_head_dim=128,
+    linear_value_head_dim=128,
+    num_experts=128,
+    num_experts_per_tok=8,
+    moe_intermediate_size=256,
+    shared_expert_intermediate_size=256,
+    hc_lowrank=128,
+    ple_embed_dim=1024,
+    ngram_vocab_size_base=20000,
+    split_ngram_parts=8,
+    eos_token_id=514,
+    dtype="bfloat16",
+)
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    values = tensors(MEDIUM, random_parts(MEDIUM), dtype=torch.bfloat16, table_shards=8)
+    write_checkpoint(Path(sys.argv[1]), MEDIUM, values)
