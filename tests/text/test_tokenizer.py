@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 from nextfit.errors import CheckpointError
 from nextfit.models import default_path
 from nextfit.text import load_tokenizer
+from nextfit.text.gguf_tokenizer import build
 from tests.text.samples import FIXTURES, TEXTS, default_tokenizer, gguf_metadata, micro_tokenizer
 
 DEFAULT = default_tokenizer()
 REBUILT = load_tokenizer(None, gguf_metadata(default_path(), DEFAULT.vocab_size + 40))
 LIBRARY = tokenizers.Tokenizer.from_file(str(default_path() / "tokenizer.json"))
+SPLIT = tokenizers.Tokenizer.from_file(str(FIXTURES / "micro-nvfp4" / "tokenizer.json")).pre_tokenizer
+OUR_SPLIT = build(gguf_metadata(default_path(), 1024))[0].pre_tokenizer
 NAMES = [token.content for _, token in sorted(LIBRARY.get_added_tokens_decoder().items())]
 
 chat_text = st.lists(
@@ -58,6 +61,13 @@ def test_any_text(text: str) -> None:
     assert ids == LIBRARY.encode(text, add_special_tokens=False).ids
     assert REBUILT.encode(text) == ids
     assert DEFAULT.decode(ids) == LIBRARY.decode(ids)
+
+
+@settings(max_examples=200, deadline=None)
+@given(chat_text | st.sampled_from(TEXTS))
+def test_pieces(text: str) -> None:
+    """The split itself, which a small vocabulary with few merges hardly shows."""
+    assert OUR_SPLIT.pre_tokenize_str(text) == SPLIT.pre_tokenize_str(text)
 
 
 @settings(max_examples=100, deadline=None)
@@ -210,6 +220,6 @@ def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
     library.enable_truncation(3)
     library.enable_padding(length=50)
     library.save(str(tmp_path / "tokenizer.json"))
-    assert load_tokenizer(tmp_path / "tokenizer.json").encode("one two three") == DEFAULT.encode(
-        "one two three"
+    assert load_tokenizer(tmp_path / "tokenizer.json").encode("one two three four five") == DEFAULT.encode(
+        "one two three four five"
     )
