@@ -80,6 +80,7 @@ def test_stop_string_ends_the_answer_and_frees_the_engine(tps: int, stream: bool
         assert text == "Hello, wö"
         assert told == len(text.encode())
         assert usage["completion_tokens"] == len("Hello, wörld".encode())
+    assert engine.cancelled == [engine.seen[0].id]
     assert not engine.running
 
 

@@ -134,6 +134,18 @@ def test_requests_that_come_while_the_engine_dies_are_told() -> None:
             assert last.empty()
 
 
+def test_requests_handed_in_during_the_last_step_are_told() -> None:
+    gate = threading.Event()
+    engine = ScriptedEngine(says("x"), gate=gate, die_at=1)
+    queue: SimpleQueue[Event] = SimpleQueue()
+    with running(engine) as worker:
+        worker.submit(request("r"), lambda event: None)
+        wait_for(lambda: bool(engine.running))
+        worker.submit(request("late"), queue.put)
+        gate.set()
+        assert isinstance(queue.get(timeout=5), EngineDied)
+
+
 def test_stop_tells_who_is_in_flight() -> None:
     engine = ScriptedEngine(says("x" * 10_000), pause=0.001)
     got: list[Event] = []
