@@ -18,7 +18,8 @@ def penalise(
     seen = prompt | (counts > 0)
     scaled = torch.where(logits > 0, logits / repetition, logits * repetition)
     logits = torch.where(seen, scaled, logits)
-    return logits - presence * (counts > 0) - frequency * counts
+    times = counts.to(logits.dtype)
+    return logits - presence * times.clamp(max=1) - frequency * times
 
 
 def choose(
