@@ -1,9 +1,9 @@
 """Real files of other tools through our loader, against logits that an independent implementation stored.
 
 The stored references are exact about two things that their description leaves out: those of micro-nvfp4
-were computed after rounding the dequantised experts and table to bfloat16 once, and the draft rows of the GGUF
-files with the draft experts as they were before quantisation, which micro-nvfp4 holds. `as_stored` does so too.
-The weights as they are loaded are compared with transformers itself.
+were computed after rounding the dequantised experts and table to bfloat16 once, and the draft rows of the
+GGUF files with the draft experts as they were before quantisation, which micro-nvfp4 holds. `as_stored` does
+so too. The weights as they are loaded are compared with transformers itself.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def test_file_as_loaded_against_transformers(name: str) -> None:
     assert distance(steps, wanted_steps) < TOLERANCE
 
 
-# Measured 2026-11-30 on the 160 tokens, for IQ4_XS, Q2_K, Q4_K_M, nvfp4: argmax agreement 0.975, 0.975, 0.975,
-# 0.994; mean KL 1.3e-5, 1.8e-5, 1.3e-5, 1.5e-5; largest KL 2.3e-4, 4.2e-4, 3.6e-4, 6.5e-4.
+# Measured 2026-11-30 on the 160 tokens, for IQ4_XS, Q2_K, Q4_K_M, nvfp4: argmax agreement 0.975, 0.975,
+# 0.975, 0.994; mean KL 1.3e-5, 1.8e-5, 1.3e-5, 1.5e-5; largest KL 2.3e-4, 4.2e-4, 3.6e-4, 6.5e-4.
 @pytest.mark.parametrize("name", FILES)
 def test_bfloat16_stays_close(name: str) -> None:
     """KL(float32 || bfloat16) of each token in nats, and how often both have the same likeliest token."""

@@ -1,0 +1,99 @@
+"""Tails, logs and causal convolutions against whole sequences kept in lists."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from nextfit.ops.history import History, causal_conv, extend
+from tests.ops.common import ROWS, batch, generator
+
+WINDOW = 5
+CHANNELS = 3
+
+
+def naive_conv(rows: list[Tensor], taps: Tensor, dilation: int, initial: float = 0) -> Tensor:
+    """Output at the last of `rows`, one channel after the other."""
+    k, out = taps.shape[1], torch.zeros(len(taps), dtype=torch.float64)
+    for channel in range(len(taps)):
+        for i in range(k):
+            at = len(rows) - 1 - dilation * (k - 1 - i)
+            out[channel] += taps[channel, i].double() * (rows[at][channel].double() if at >= 0 else initial)
+    return out
+
+
+@pytest.mark.parametrize("n", ROWS)
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_whole_sequence(n: int, dilation: int) -> None:
+    g = generator(n)
+    x, taps = torch.randn(n, CHANNELS, generator=g), torch.randn(CHANNELS, 4, generator=g)
+    history = History(
+        torch.full((3, 3 * dilation, CHANNELS), torch.nan), torch.full((3, 1, CHANNELS), torch.nan)
+    )
+    y = causal_conv(extend(history, batch([n], slots=[2]), x), taps, dilation)
+    wanted = torch.stack([naive_conv(list(x[: i + 1]), taps, dilation) for i in range(n)])
+    assert torch.allclose(y.double(), wanted, atol=1e-5)
+    assert history.tail[1].isnan().all() and history.log.isnan().all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("reach", [1, 3, 9])
+def test_random_steps(reach: int, seed: int) -> None:
+    """Prefills, verify steps of which any number is accepted, and new owners of a slot, in any order."""
+    rng, g = random.Random(f"{seed} {reach}"), generator(seed)
+    slots = 4
+    history = History(
+        torch.full((slots + 1, reach, CHANNELS), torch.nan, dtype=torch.float64),
+        torch.full((slots + 1, WINDOW, CHANNELS), torch.nan, dtype=torch.float64),
+        initial=7,
+    )
+    known: dict[int, list[Tensor]] = {}
+    pending: dict[int, int] = {}
+    for _ in range(25):
+        taken = rng.sample(range(1, slots + 1), rng.randint(1, slots))
+        for s in taken:
+            if s not in known or rng.random() < 0.1:
+                known[s], pending[s] = [], 0
+        decode = [s for s in taken if known[s] and rng.random() < 0.6]
+        order = decode + [s for s in taken if s not in decode]
+        lengths = [rng.randint(1, WINDOW) if s in decode else rng.randint(1, 12) for s in order]
+        b = batch(
+            lengths,
+            [len(known[s]) for s in order],
+            len(decode),
+            slots=order,
+            replay=[pending[s] for s in order],
+        )
+        x = torch.randn(sum(lengths), CHANNELS, generator=g, dtype=torch.float64)
+        extended = extend(history, b, x)
+        row = 0
+        for s, n in zip(order, lengths, strict=True):
+            rows = known[s] + list(x[row : row + n])
+            for i in range(n):
+                for back in range(reach + 1):
+                    at = len(known[s]) + i - back
+                    wanted = rows[at] if at >= 0 else torch.full((CHANNELS,), 7.0, dtype=torch.float64)
+                    assert torch.equal(extended.back(back)[row + i], wanted)
+            count = rng.randint(1, n) if s in decode else n
+            pending[s] = count if s in decode else 0
+            known[s] = rows[: len(known[s]) + count]
+            row += n
+
+
+def test_rows_that_are_not_deferred_are_committed() -> None:
+    history = History(torch.zeros(2, 2, 1), torch.full((2, 4, 1), torch.nan))
+    x = torch.tensor([[1.0], [2.0], [3.0]])
+    extend(history, batch([3], [5], 1, deferred=False), x)
+    assert history.tail[1].flatten().tolist() == [2, 3] and history.log.isnan().all()
+
+
+def test_integers_stay_integers() -> None:
+    history = History(
+        torch.zeros(2, 2, 1, dtype=torch.int64), torch.zeros(2, 1, 1, dtype=torch.int64), initial=248044
+    )
+    extended = extend(history, batch([2]), torch.tensor([[10], [11]]))
+    assert extended.values.flatten().tolist() == [248044, 248044, 10, 11]
+    assert extended.back(2).flatten().tolist() == [248044, 248044]

@@ -1,0 +1,172 @@
+"""Block choice and attention over pages against loops over tokens in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nextfit.ops.history import Extended
+from nextfit.ops.sparse_attention import KVPages, attend, best_blocks, completing_rows, pool_blocks
+from nextfit.ops.sparse_attention import index as index_module
+from nextfit.ops.sparse_attention import reference as reference_module
+from tests.ops.common import ROWS, batch, generator
+
+HEADS, KV_HEADS, DIM, INDEX_HEADS, INDEX_DIM, RATIO = 4, 2, 6, 2, 5, 4
+
+
+def naive_blocks(query: Tensor, keys: Tensor, visible: int, k: int) -> list[int]:
+    """`query` [heads, dim] of one row."""
+    scores = []
+    for b in range(visible):
+        dots = (max(0.0, float(q.double() @ keys[b].double())) for q in query)
+        scores.append(sum(dots) / math.sqrt(query.shape[1]))
+    return sorted(sorted(range(visible), key=lambda b: (-scores[b], b))[:k])
+
+
+@pytest.mark.parametrize("tile", [1, 3, 8, 1024])
+@pytest.mark.parametrize("extra", [0, 1, 7, 8, 9, 15, 16, 17])
+def test_best_blocks(tile: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`extra` blocks beyond the k that are always chosen: every edge of the tiles, on both sides."""
+    monkeypatch.setattr(index_module, "TILE", tile)
+    g, k = generator(tile + extra), 4
+    keys = torch.randn(k + extra + 3, INDEX_DIM, generator=g, dtype=torch.float64)
+    for rows in (1, 5):
+        query = torch.randn(rows, INDEX_HEADS, INDEX_DIM, generator=g, dtype=torch.float64)
+        visible = torch.randint(k, k + extra + 1, (rows,), generator=g)
+        visible[-1] = k + extra
+        got = best_blocks(query, keys, visible, k)
+        wanted = [naive_blocks(q, keys, int(v), k) for q, v in zip(query, visible, strict=True)]
+        assert got.tolist() == wanted
+
+
+@pytest.mark.parametrize("tile", [1, 4, 1024])
+def test_equal_scores(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rectified scores are often exactly 0: the lower blocks win, also across tiles."""
+    monkeypatch.setattr(index_module, "TILE", tile)
+    visible = torch.tensor([20, 7, 3])
+    keys = torch.full((20, INDEX_DIM), -1.0)
+    query = torch.ones(3, INDEX_HEADS, INDEX_DIM)
+    assert best_blocks(query, keys, visible, 3).tolist() == [[0, 1, 2]] * 3
+    keys[[5, 11, 19]] = 1.0
+    assert best_blocks(query, keys, visible, 3).tolist() == [[5, 11, 19], [0, 1, 5], [0, 1, 2]]
+
+
+def test_best_blocks_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No product wider than one tile, however long the history."""
+    widths = []
+    plain = index_module.top_k_ascending
+
+    def spy(scores: Tensor, k: int) -> Tensor:
+        widths.append(scores.shape[1])
+        return plain(scores, k)
+
+    monkeypatch.setattr(index_module, "top_k_ascending", spy)
+    monkeypatch.setattr(index_module, "TILE", 16)
+    best_blocks(torch.ones(2, 1, 3), torch.randn(1000, 3), torch.tensor([1000, 990]), 8)
+    assert max(widths) <= 8 + 16 and len(widths) == 62
+
+
+def test_pooling() -> None:
+    """Blocks are completed by every fourth position, wherever the step begins."""
+    b = batch([6, 3], [3, 1])
+    raw = Extended(torch.arange(2 * 3 + 9).float()[:, None], torch.tensor([3, 4, 5, 6, 7, 8, 12, 13, 14]))
+    rows = completing_rows(b, RATIO)
+    assert b.positions[rows].tolist() == [3, 7, 3]
+    # of each: its own raw key and the three before it
+    assert pool_blocks(raw, rows, RATIO).flatten().tolist() == [1.5, 5.5, 12.5]
+
+
+class Cache:
+    """Sequences of random keys, values and block keys, written into shuffled pages."""
+
+    def __init__(self, lengths: list[int], page_size: int, shift: int, seed: int) -> None:
+        g = generator(seed)
+        self.lengths = lengths
+        width = -(-(max(lengths) + shift + 1) // page_size)
+        count = len(lengths) * width
+        self.table = (torch.randperm(count, generator=g) + 1).view(len(lengths), width)
+        f64 = torch.float64
+        self.pages = KVPages(
+            torch.full((count + 1, page_size, KV_HEADS, DIM), torch.nan, dtype=f64),
+            torch.full((count + 1, page_size, KV_HEADS, DIM), torch.nan, dtype=f64),
+            torch.full((count + 1, page_size // RATIO, INDEX_DIM), torch.nan, dtype=f64),
+            shift,
+        )
+        b = batch(lengths, pages=self.table)
+        rows = completing_rows(b, RATIO)
+        self.key, self.value = (
+            torch.randn(sum(lengths), KV_HEADS, DIM, generator=g, dtype=f64) for _ in "kv"
+        )
+        block = torch.randn(len(rows), INDEX_DIM, generator=g, dtype=f64)
+        block[torch.rand(len(rows), generator=g) < 0.3] = 0  # equal scores
+        self.pages.write(b, self.key, self.value)
+        self.pages.write_blocks(b, rows, RATIO, block)
+        self.starts = b.starts
+        self.blocks = [block[b.sequence[rows] == s] for s in range(len(lengths))]
+
+    def naive(self, s: int, p: int, query: Tensor, index_query: Tensor, budget: int) -> Tensor:
+        """Output [heads, dim] of the row at position p of sequence s."""
+        complete = (p + 1) // RATIO
+        chosen = naive_blocks(index_query, self.blocks[s], complete, budget // RATIO)
+        seen = [t for b in chosen for t in range(RATIO * b, RATIO * b + RATIO)]
+        seen += range(complete * RATIO, p + 1)
+        key, value = (x[self.starts[s] :][seen] for x in (self.key, self.value))
+        out = torch.empty(HEADS, DIM, dtype=torch.float64)
+        for h in range(HEADS):
+            kv = h // (HEADS // KV_HEADS)
+            weights = torch.softmax(key[:, kv] @ query[h] / math.sqrt(DIM), 0)
+            out[h] = weights @ value[:, kv]
+        return out
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("page_size", [4, 16])
+@pytest.mark.parametrize("decode", [0, 2, 4])
+@pytest.mark.parametrize("small_mask", [False, True])
+def test_attend(
+    shift: int, page_size: int, decode: int, small_mask: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gathered and masked rows, below, at and beyond the budget, in one ragged step."""
+    if small_mask:
+        monkeypatch.setattr(reference_module, "MASK_ELEMENTS", 100)
+    budget, rows = 16, [5, 1, 9, 23]
+    cache = Cache([70, 20, 9, 33], page_size, shift, seed=decode)
+    firsts = [n - r for n, r in zip(cache.lengths, rows, strict=True)]
+    b = batch(rows, firsts, decode, pages=cache.table)
+    g = generator(7)
+    query = torch.randn(sum(rows), HEADS, DIM, generator=g, dtype=torch.float64)
+    index_query = torch.randn(sum(rows), INDEX_HEADS, INDEX_DIM, generator=g, dtype=torch.float64)
+    got = attend(query, index_query, cache.pages, b, budget, RATIO)
+    for row, (s, p) in enumerate(zip(b.sequence.tolist(), b.positions.tolist(), strict=True)):
+        wanted = cache.naive(s, p, query[row], index_query[row], budget)
+        assert torch.allclose(got[row], wanted, atol=1e-12), (s, p)
+
+
+@pytest.mark.parametrize("n", ROWS)
+@pytest.mark.parametrize("decode", [0, 1])
+def test_attend_row_counts(n: int, decode: int) -> None:
+    budget, cache = 16, Cache([40 + n], 16, 0, seed=n)
+    b = batch([n], [40], decode, pages=cache.table)
+    g = generator(n)
+    query = torch.randn(n, HEADS, DIM, generator=g, dtype=torch.float64)
+    index_query = torch.randn(n, INDEX_HEADS, INDEX_DIM, generator=g, dtype=torch.float64)
+    got = attend(query, index_query, cache.pages, b, budget, RATIO)
+    for row in {0, n // 2, n - 1}:
+        wanted = cache.naive(0, 40 + row, query[row], index_query[row], budget)
+        assert torch.allclose(got[row], wanted, atol=1e-12)
+
+
+def test_a_page_with_shift_holds_only_its_own_tokens() -> None:
+    """Rows of a draft cache begin in slot 1; its first slots belong to nobody."""
+    cache = Cache([15], 16, 1, seed=0)
+    first = cache.pages.key[cache.table[0, 0]]
+    assert first[0].isnan().all() and not first[1:].isnan().any()
+    key, value = cache.pages.tokens(cache.table[0], 15)
+    assert torch.equal(key, cache.key) and torch.equal(value, cache.value)
+    some = torch.tensor([[0, 14], [3, 3]])
+    key, value = cache.pages.gather(cache.table[0], some)
+    assert torch.equal(key, cache.key[some]) and torch.equal(value, cache.value[some])
+    assert torch.equal(cache.pages.blocks(cache.table[0], 3), cache.blocks[0])
