@@ -157,21 +157,28 @@ class Live(uvicorn.Server):
 
 
 @contextmanager
-def live(
-    engine: ScriptedEngine, *, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT, **options: Any
-) -> Iterator[str]:
-    """The base URL of a running server that is ready; `options` are those of `load`."""
-    server = Live(create_app(Service(load(engine, **options)), keys, body_limit))
+def running(service: Service, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT) -> Iterator[str]:
+    """The base URL of a server, once it is ready."""
+    server = Live(create_app(service, keys, body_limit))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
         wait_for(lambda: server.started)
-        wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 200)
+        wait_for(lambda: httpx.get(f"{server.url}/health").status_code == 200, 60)
         yield server.url
     finally:
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
+
+
+@contextmanager
+def live(
+    engine: ScriptedEngine, *, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT, **options: Any
+) -> Iterator[str]:
+    """The same for a scripted engine; `options` are those of `load`."""
+    with running(Service(load(engine, **options)), keys, body_limit) as url:
+        yield url
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
+from nextfit.server.load import loader
+from nextfit.server.service import Served, Service
+from tests.server.scripted import running, wait_for
+from tests.server.test_disconnect import send
 
 ROOT = Path(__file__).parent.parent.parent
 HI: Any = [{"role": "user", "content": "Hello!"}]
@@ -117,3 +122,31 @@ def test_refused_by_the_engine(client: openai.OpenAI) -> None:
         client.completions.create(model="nextfit", prompt=[5000])
     assert caught.value.param == "prompt"
     assert client.completions.create(model="nextfit", prompt=[7], max_tokens=2).usage.prompt_tokens == 1  # type: ignore[union-attr]
+
+
+def test_what_a_client_held_is_free_when_it_leaves() -> None:
+    """Case A15 on the real engine, in mid-prefill and in mid-answer: pages and slots come back."""
+    options = {"context": 32_768, "prefill_chunk": 64, "sequences": 2}
+    loaded: list[Served] = []
+
+    def load(report: Callable[[str], None]) -> Served:
+        loaded.append(loader(None, (), options)(report))
+        return loaded[0]
+
+    with running(Service(load)) as url:
+        engine: Any = loaded[0].worker._engine
+        pools = (engine.scheduler.slots, engine.scheduler.pages)
+        free = [pool.free for pool in pools]
+        assert all(free)
+        for stream in (False, True):
+            for prompt, computed in (([65] * 20_000, 64), ([65] * 10, 12)):
+                body = {"prompt": prompt, "stream": stream, "max_tokens": 10_000, "ignore_eos": True}
+                client = send(url, "/v1/completions", body)
+                wait_for(
+                    lambda least=computed: any(s.computed >= least for s in engine.scheduler.running), 60
+                )  # type: ignore[misc]
+                client.close()
+                wait_for(lambda: [pool.free for pool in pools] == free and not engine.has_work(), 30)
+        engine.scheduler.check()
+        answer = httpx.post(f"{url}/v1/completions", json={"prompt": [7], "max_tokens": 2}, timeout=60)
+        assert answer.status_code == 200

@@ -173,6 +173,25 @@ def test_ctrl_c_and_idle_sigterm() -> None:
             assert server.wait(10) == 0
 
 
+def test_sigterm_while_loading() -> None:
+    """The thread that loads cannot be asked to stop; the process ends all the same."""
+    program = """
+import sys, time
+from nextfit.server.run import HttpConfig, serve
+serve(lambda report: time.sleep(1000), HttpConfig("127.0.0.1", int(sys.argv[1]), (), 1, 5), print)
+"""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with subprocess.Popen([sys.executable, "-c", program, str(port)], cwd=ROOT) as server:
+        try:
+            wait_for(lambda: not refused(f"http://127.0.0.1:{port}"), 30)
+            assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 503
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(10) == 0
+        finally:
+            server.kill()
+
+
 def refused(url: str) -> bool:
     try:
         httpx.get(f"{url}/health", timeout=1)
