@@ -75,7 +75,8 @@ class LLM:
         self.config, self.generation, self.context = c, checkpoint.generation, limits.context
         self.tokenizer, self.template = load_text(checkpoint)
         self.model = load_model(checkpoint, dtype, device, draft > 0, progress)
-        self.engine = Engine(self.model, limits, checkpoint.generation.eos_token_ids)
+        ends = {*checkpoint.generation.eos_token_ids, *self.tokenizer.end_ids}  # files may list only one
+        self.engine = Engine(self.model, limits, tuple(ends))
         self._requests = 0
 
     def generate(

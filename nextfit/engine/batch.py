@@ -21,22 +21,16 @@ class Span:
     decode: bool
 
 
-def make_batch(spans: Seq[Span], device: torch.device, deferred: bool) -> Batch:
-    """Ragged batch of the spans in their order (decode spans first).
-
-    `deferred`: decode rows wait for the next step's `replay`, as in a verify step of the trunk. Otherwise all
-    rows are committed at once and nothing is replayed, as in the draft head.
-    """
+def make_batch(spans: Seq[Span], device: torch.device) -> Batch:
+    """Ragged batch of the spans in their order (decode spans first)."""
     width = max(len(s.sequence.pages) for s in spans)
     pages = [s.sequence.pages + [0] * (width - len(s.sequence.pages)) for s in spans]
-    replay = [s.sequence.replay if deferred else 0 for s in spans]
     return Batch(
         tokens=torch.tensor([t for s in spans for t in s.tokens], device=device),
         lengths=tuple(len(s.tokens) for s in spans),
         firsts=tuple(s.first for s in spans),
         slots=torch.tensor([s.sequence.slot for s in spans], device=device),
-        replay=torch.tensor(replay, device=device),
+        replay=torch.tensor([s.sequence.replay for s in spans], device=device),
         pages=torch.tensor(pages, device=device),
         decode_sequences=sum(s.decode for s in spans),
-        deferred=deferred,
     )

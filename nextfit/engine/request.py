@@ -21,7 +21,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One generated token; `logprob` and the likeliest `top` (id, logprob) when the request asked for them."""
+    """One generated token, with `logprob` and the likeliest `top` (id, logprob) if they were asked for."""
 
     token: int
     logprob: float | None = None
@@ -41,7 +41,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one step adds to one request. End tokens are never in `tokens`; `stats` come with `finish_reason`."""
+    """What one step adds to one request. End tokens are not in `tokens`; `stats` come with `finish_reason`."""
 
     request_id: str
     tokens: tuple[Sampled, ...] = ()

@@ -38,7 +38,7 @@ class _Committed:
 @torch.no_grad()
 def run_round(model: Model, state: State, rows: list[Rows]) -> list[Advance]:
     """Compute the scheduled rows, advance their sequences, and leave fresh drafts in them."""
-    batch = make_batch([_span(r) for r in rows], model.device, deferred=True)
+    batch = make_batch([_span(r) for r in rows], model.device)
     streams = model.forward(batch, state)
     logits = _wanted_logits(model, streams, rows, batch.starts)
     advances, committed = [], []
@@ -82,21 +82,18 @@ def _wanted_logits(
 def _draft(model: Model, state: State, streams: Tensor, committed: list[_Committed]) -> None:
     """Run the draft head over the committed rows, then recursively on its own drafts.
 
-    Rows on drafts are guesses: what they leave in pages is overwritten by the next round, and the open ring of
-    raw index keys is put back here.
+    Rows on drafts are guesses: all that they leave is addressed by position and overwritten by the next round.
     """
-    assert model.draft is not None and state.draft is not None
+    assert model.draft is not None
     device = model.device
     index = torch.tensor([c.row + i for c in committed for i in range(len(c.followers))], device=device)
     spans = [Span(c.sequence, c.first, c.followers, c.decode) for c in committed]
-    batch = make_batch(spans, device, deferred=False)
+    batch = make_batch(spans, device)
     z = model.draft.forward(streams[index], batch, state)
     active = [i for i, c in enumerate(committed) if c.sequence.decoding and c.sequence.draft_room()]
     if not active:
         return
     z = z[torch.tensor([batch.starts[i + 1] - 1 for i in active], device=device)]
-    ring, slots = state.draft.raw_keys.tail, batch.slots[active]
-    saved = ring[slots]
     live = [committed[i].sequence for i in active]
     while True:
         logits = model.draft.logits(z, len(live))
@@ -107,5 +104,4 @@ def _draft(model: Model, state: State, streams: Tensor, committed: list[_Committ
             break
         live = [live[i] for i in more]
         spans = [Span(s, len(s.tokens) - 2 + len(s.drafts), s.drafts[-1:], True) for s in live]
-        z = model.draft.forward(z[more], make_batch(spans, device, deferred=False), state)
-    ring[slots] = saved
+        z = model.draft.forward(z[more], make_batch(spans, device), state)

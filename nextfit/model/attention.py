@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from nextfit.config import ModelConfig
-from nextfit.model.state import AttentionState
 from nextfit.model.weights import Weights
 from nextfit.ops.batch import Batch
-from nextfit.ops.history import extend
 from nextfit.ops.linear import linear
 from nextfit.ops.norm import rms_norm
 from nextfit.ops.rope import rope, rope_table
-from nextfit.ops.sparse_attention import attend, completing_rows, pool_blocks
+from nextfit.ops.sparse_attention import KVPages, attend, completing_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +51,19 @@ class SparseAttention:
             self.index_dim,
         ]
 
-    def __call__(self, u: Tensor, state: AttentionState, batch: Batch, angles: Angles) -> Tensor:
+    def __call__(self, u: Tensor, pages: KVPages, batch: Batch, angles: Angles) -> Tensor:
         """Block input u [rows, hidden] -> output [rows, hidden]."""
         q, k, v, index_q, raw = linear(u, self.in_proj, batch.decode_rows).split(self.sizes, dim=1)
         q, gate = q.unflatten(1, (self.heads, 2, self.head_dim)).unbind(2)
         q = rope(rms_norm(q, self.q_norm, self.eps), angles.rows)
         k = rope(rms_norm(k.unflatten(1, (self.kv_heads, -1)), self.k_norm, self.eps), angles.rows)
-        state.pages.write(batch, k, v.unflatten(1, (self.kv_heads, -1)))
+        pages.write(batch, k, v.unflatten(1, (self.kv_heads, -1)))
         index_q = rope(
             rms_norm(index_q.unflatten(1, (self.index_heads, -1)), self.index_q_norm, self.eps), angles.rows
         )
-        raw_keys = extend(state.raw_keys, batch, raw)
-        if len(angles.closing):
-            pooled = rms_norm(pool_blocks(raw_keys, angles.closing, self.ratio), self.index_k_norm, self.eps)
-            block_keys = rope(pooled[:, None], angles.blocks)[:, 0]
-            state.pages.write_blocks(batch, angles.closing, self.ratio, block_keys)
-        y = attend(q, index_q, state.pages, batch, self.budget, self.ratio)
+        pooled = rms_norm(pages.pool(batch, raw, angles.closing, self.ratio), self.index_k_norm, self.eps)
+        block_keys = rope(pooled[:, None], angles.blocks)[:, 0]
+        pages.write_blocks(batch, angles.closing, self.ratio, block_keys)
+        y = attend(q, index_q, pages, batch, self.budget, self.ratio)
         y = (y * torch.sigmoid(gate)).flatten(1)
         return linear(y, self.out_proj, batch.decode_rows)

@@ -9,10 +9,11 @@ from nextfit.model.attention import Angles, SparseAttention
 from nextfit.model.delta_net import DeltaNet
 from nextfit.model.experts import Experts
 from nextfit.model.hyper import HyperConnection
-from nextfit.model.state import AttentionState, LinearState
+from nextfit.model.state import LinearState
 from nextfit.model.weights import Weights
 from nextfit.ops import hyper
 from nextfit.ops.batch import Batch
+from nextfit.ops.sparse_attention import KVPages
 
 
 class Layer:
@@ -26,16 +27,14 @@ class Layer:
         )
         self.experts = Experts(c, w.below("mlp."))
 
-    def __call__(
-        self, x: Tensor, state: AttentionState | LinearState, batch: Batch, angles: Angles
-    ) -> Tensor:
+    def __call__(self, x: Tensor, state: KVPages | LinearState, batch: Batch, angles: Angles) -> Tensor:
         """Streams x [rows, streams * hidden] -> the streams after this layer."""
         u, inject = self.attn_hyper.read(x, batch.decode_rows)
         if isinstance(self.mixer, DeltaNet):
             assert isinstance(state, LinearState)
             y = self.mixer(u, state, batch)
         else:
-            assert isinstance(state, AttentionState)
+            assert isinstance(state, KVPages)
             y = self.mixer(u, state, batch, angles)
         x = hyper.write(x, y, inject)
         u, inject = self.mlp_hyper.read(x, batch.decode_rows)

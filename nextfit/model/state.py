@@ -11,7 +11,7 @@ from nextfit.config import ModelConfig
 from nextfit.ops.delta_net import DeltaState
 from nextfit.ops.history import History
 from nextfit.ops.precision import wide
-from nextfit.ops.sparse_attention import KVPages
+from nextfit.ops.sparse_attention import RING, KVPages
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,6 @@ class StateShape:
     pages: int
     page_size: int  # tokens, a multiple of the block size
     window: int  # rows of a verify step: 1 + draft depth
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionState:
-    pages: KVPages
-    raw_keys: History  # index keys of the open block
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +36,7 @@ class State:
     def __init__(self, c: ModelConfig, shape: StateShape, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
         self._dtype, self._device = dtype, device
-        self.layers: list[AttentionState | LinearState] = [
+        self.layers: list[KVPages | LinearState] = [
             self._linear(c) if kind == "linear_attention" else self._attention(c, shift=0)
             for kind in c.layer_types
         ]
@@ -59,19 +53,12 @@ class State:
         tail = self._zeros(s.slots, reach, channels, dtype=dtype)
         return History(tail, self._zeros(s.slots, s.window, channels, dtype=dtype), initial)
 
-    def _attention(self, c: ModelConfig, shift: int) -> AttentionState:
+    def _attention(self, c: ModelConfig, shift: int) -> KVPages:
         s = self.shape
         kv = (s.pages, s.page_size, c.num_key_value_heads, c.head_dim)
         blocks = (s.pages, s.page_size // c.indexer_compress_ratio, c.indexer_head_dim)
-        pages = KVPages(
-            self._zeros(*kv, dtype=self._dtype),
-            self._zeros(*kv, dtype=self._dtype),
-            self._zeros(*blocks, dtype=self._dtype),
-            shift,
-        )
-        return AttentionState(
-            pages, self._history(c.indexer_compress_ratio - 1, c.indexer_head_dim, self._dtype)
-        )
+        shapes = (kv, kv, blocks, (s.slots, RING, c.indexer_head_dim))
+        return KVPages(*(self._zeros(*shape, dtype=self._dtype) for shape in shapes), shift)
 
     def _linear(self, c: ModelConfig) -> LinearState:
         s, w = self.shape, wide(self._dtype)

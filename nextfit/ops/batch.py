@@ -14,9 +14,9 @@ class Batch:
     """Rows of several sequences, one after the other, without padding.
 
     Sequence s contributes `lengths[s]` consecutive rows at positions `firsts[s]`, `firsts[s]` + 1, ...
-    The first `decode_sequences` are of the decode/verify class, the others of the prefill class. Rows known to
-    be part of their sequence are committed by the step itself; with `deferred` the decode rows are only logged,
-    and a later batch says how many of them were accepted (`replay`).
+    The first `decode_sequences` are decode or verify sequences: their rows are logged, and committed when a
+    later batch says how many of them were accepted (`replay`). The rows of all others are known to be part
+    of the sequence and are committed by the step itself.
     """
 
     tokens: Tensor  # [rows] int64
@@ -28,12 +28,6 @@ class Batch:
         Tensor  # [sequences, table width] int64, page of each `page_size` token slots; unused entries are 0
     )
     decode_sequences: int
-    deferred: bool = True
-
-    @cached_property
-    def logged_sequences(self) -> int:
-        """The first sequences whose rows wait for a later commit."""
-        return self.decode_sequences if self.deferred else 0
 
     @cached_property
     def decode_rows(self) -> int:

@@ -30,29 +30,36 @@ class Extended:
         return self.values[self.index - n]
 
 
+def commit(history: History, slots: Tensor, replay: Tensor) -> Tensor:
+    """Tails [n, reach, channels] of `slots` [n] after the first `replay` [n] logged rows; written back too."""
+    reach = history.tail.shape[1]
+    known = torch.cat([history.tail[slots], history.log[slots]], dim=1)
+    keep = replay[:, None] + torch.arange(reach, device=slots.device)
+    tail = known.gather(1, keep[:, :, None].expand(-1, -1, known.shape[2]))
+    history.tail[slots] = tail
+    return tail
+
+
 def extend(history: History, batch: Batch, x: Tensor) -> Extended:
-    """Commit the accepted rows of the last verify, then append x [rows, channels] (spec: deferred commit).
+    """Commit the accepted rows of the last verify, then append x [rows, channels] (design: deferred commit).
 
     Decode rows are logged; of prefill rows the last ones become the tail.
     """
-    reach = history.tail.shape[1]
-    slots, n = batch.slots, len(batch.lengths)
-    known = torch.cat([history.tail[slots], history.log[slots]], dim=1)
-    keep = batch.replay[:, None] + torch.arange(reach, device=x.device)
-    tail = known.gather(1, keep[:, :, None].expand(-1, -1, known.shape[2]))
+    reach, n, d = history.tail.shape[1], len(batch.lengths), batch.decode_sequences
+    tail = commit(history, batch.slots, batch.replay)
     if 0 in batch.firsts:
         tail = torch.where(batch.fresh[:, None, None], history.initial, tail)
+        history.tail[batch.slots] = tail
     pieces = [p for s in range(n) for p in (tail[s], x[batch.starts[s] : batch.starts[s + 1]])]
     values = torch.cat(pieces)
     index = torch.arange(len(x), device=x.device) + (batch.sequence + 1) * reach
-    d = batch.logged_sequences
     if d:
-        rows = batch.starts[d]
-        history.log[slots[batch.sequence[:rows]], batch.offset[:rows]] = x[:rows]
-    ends = torch.tensor(batch.starts[d + 1 :], dtype=torch.int64, device=x.device)
-    ends = ends + (torch.arange(d, n, device=x.device) + 1) * reach
-    last = values[ends[:, None] + torch.arange(-reach, 0, device=x.device)]
-    history.tail[slots] = torch.cat([tail[:d], last])
+        rows = batch.decode_rows
+        history.log[batch.slots[batch.sequence[:rows]], batch.offset[:rows]] = x[:rows]
+    if d < n:
+        ends = torch.tensor(batch.starts[d + 1 :], device=x.device)
+        ends = ends + (torch.arange(d, n, device=x.device) + 1) * reach
+        history.tail[batch.slots[d:]] = values[ends[:, None] + torch.arange(-reach, 0, device=x.device)]
     return Extended(values, index)
 
 

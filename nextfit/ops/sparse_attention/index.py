@@ -1,4 +1,4 @@
-"""The indexer: pooled block keys, and the deterministic choice of each row's blocks."""
+"""The indexer: which rows end a block, and the deterministic choice of each row's blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from nextfit.ops.batch import Batch
-from nextfit.ops.history import Extended
 from nextfit.ops.precision import wide
 from nextfit.ops.select import top_k_ascending
 
@@ -18,13 +17,6 @@ TILE = 1024  # blocks scored at a time, whatever the history
 def completing_rows(batch: Batch, ratio: int) -> Tensor:
     """Rows that complete a block of `ratio` tokens, [n] int64."""
     return ((batch.positions + 1) % ratio == 0).nonzero()[:, 0]
-
-
-def pool_blocks(raw: Extended, rows: Tensor, ratio: int) -> Tensor:
-    """Mean of the raw index keys of the blocks that `rows` complete, [n, index dim]; float32 inside."""
-    dtype = raw.values.dtype
-    window = torch.stack([raw.values[raw.index[rows] - i] for i in reversed(range(ratio))])
-    return window.to(wide(dtype)).mean(0).to(dtype)
 
 
 def best_blocks(query: Tensor, keys: Tensor, visible: Tensor, k: int) -> Tensor:

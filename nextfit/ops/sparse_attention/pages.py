@@ -1,12 +1,16 @@
-"""Paged keys, values and block keys of one attention layer."""
+"""Paged keys, values and block keys of one attention layer, and the raw index keys of open blocks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from nextfit.ops.batch import Batch
+from nextfit.ops.precision import wide
+
+RING = 32  # raw index keys kept per slot: an open block, and all rows that one round may put beyond it
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class KVPages:
     key: Tensor  # [pages, page size, kv heads, head dim], normed and rotated
     value: Tensor  # [pages, page size, kv heads, head dim]
     block: Tensor  # [pages, page size / ratio, index dim], pooled, normed and rotated
+    ring: Tensor  # [slots, RING, index dim]: raw index key of row p at p % RING, overwritten on rewind
     shift: int = 0
 
     def write(self, batch: Batch, key: Tensor, value: Tensor) -> None:
@@ -33,6 +38,22 @@ class KVPages:
         block = batch.positions[rows] // ratio + self.shift
         page, offset = _address(batch, batch.sequence[rows], block, self.block.shape[1])
         self.block[page, offset] = key
+
+    def pool(self, batch: Batch, raw: Tensor, rows: Tensor, ratio: int) -> Tensor:
+        """Mean raw index key of the blocks that `rows` [n] complete, [n, index dim], float32 inside.
+
+        `raw` [rows, index dim] are the step's own; earlier ones come from the ring, which then takes the step's.
+        """
+        slot, position = batch.slots[batch.sequence], batch.positions
+        window = []
+        for age in reversed(range(ratio)):
+            earlier = self.ring[slot[rows], (position[rows] - age) % RING]
+            inside = batch.offset[rows] >= age
+            window.append(torch.where(inside[:, None], raw[(rows - age).clamp_min(0)], earlier))
+        lengths = torch.tensor(batch.lengths, device=raw.device)[batch.sequence]
+        last = (batch.offset >= lengths - RING).nonzero()[:, 0]
+        self.ring[slot[last], position[last] % RING] = raw[last]
+        return torch.stack(window).to(wide(raw.dtype)).mean(0).to(raw.dtype)
 
     def tokens(self, table: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Keys and values of rows 0..count-1 of the sequence with page table `table` [width], contiguous."""
