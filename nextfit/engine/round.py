@@ -69,7 +69,9 @@ def _wanted_logits(
     model: Model, streams: Tensor, rows: list[Rows], starts: tuple[int, ...]
 ) -> tuple[Tensor, ...]:
     """Logits of every decode row and of the last row of each finished prompt, per scheduled entry."""
-    picked, counts, decode = [], [], 0
+    picked: list[int] = []
+    counts: list[int] = []
+    decode = 0
     for r, start in zip(rows, starts, strict=False):
         count = r.count if r.decode else int(r.last)
         picked += range(start + r.count - count, start + r.count)
