@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +139,15 @@ def test_what_a_client_held_is_free_when_it_leaves() -> None:
         pools = (engine.scheduler.slots, engine.scheduler.pages)
         free = [pool.free for pool in pools]
         assert all(free)
+
+        def reached(computed: int) -> bool:
+            return any(s.computed >= computed for s in list(engine.scheduler.running))
+
         for stream in (False, True):
             for prompt, computed in (([65] * 20_000, 64), ([65] * 10, 12)):
                 body = {"prompt": prompt, "stream": stream, "max_tokens": 10_000, "ignore_eos": True}
                 client = send(url, "/v1/completions", body)
-                wait_for(
-                    lambda least=computed: any(s.computed >= least for s in engine.scheduler.running), 60
-                )  # type: ignore[misc]
+                wait_for(partial(reached, computed), 60)
                 client.close()
                 wait_for(lambda: [pool.free for pool in pools] == free and not engine.has_work(), 30)
         engine.scheduler.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 from tests.server.scripted import ScriptedEngine, live, says, wait_for
 
 
-def send(url: str, path: str, body: dict[str, object]) -> socket.socket:
+def send(url: str, path: str, body: Mapping[str, object]) -> socket.socket:
     """A request on a socket of its own, so that the test decides when it is torn down."""
     at = urlsplit(url)
     assert at.hostname is not None
