@@ -41,7 +41,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one step adds to one request. End tokens are not in `tokens`; `stats` come with `finish_reason`."""
+    """What one step adds to a request. End tokens are not in `tokens`; `stats` come with `finish_reason`."""
 
     request_id: str
     tokens: tuple[Sampled, ...] = ()
