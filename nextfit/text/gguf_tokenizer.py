@@ -31,7 +31,7 @@ def build(metadata: Mapping[str, Any]) -> tuple[tokenizers.Tokenizer, dict[str, 
     for key in ("add_bos_token", "add_eos_token"):
         if metadata.get(_PREFIX + key, False):
             raise CheckpointError(f"GGUF metadata: {_PREFIX}{key} is true, expected false")
-    tokens, types = _list(metadata, "tokens"), _list(metadata, "token_type")
+    tokens, types = _list(metadata, "tokens", str), _list(metadata, "token_type", int)
     if len(tokens) != len(types):
         raise CheckpointError(
             f"GGUF metadata: {_PREFIX}token_type has {len(types)} entries, {_PREFIX}tokens has {len(tokens)}"
@@ -64,13 +64,13 @@ def assemble(
     return backend
 
 
-def _list(metadata: Mapping[str, Any], key: str) -> Sequence[Any]:
+def _list(metadata: Mapping[str, Any], key: str, kind: type) -> Sequence[Any]:
     value = metadata.get(_PREFIX + key)
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise CheckpointError(
-            f"GGUF metadata: {_PREFIX}{key} is {type(value).__name__ if value is not None else 'missing'}, "
-            "expected an array"
-        )
+    if not isinstance(value, list):
+        found = "missing" if value is None else type(value).__name__
+        raise CheckpointError(f"GGUF metadata: {_PREFIX}{key} is {found}, expected an array")
+    if not all(isinstance(entry, kind) for entry in value):
+        raise CheckpointError(f"GGUF metadata: {_PREFIX}{key} is not an array of {kind.__name__}")
     return value
 
 
@@ -101,7 +101,7 @@ def _vocabulary(
 
 def _merges(metadata: Mapping[str, Any], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
     merges = []
-    for rank, line in enumerate(_list(metadata, "merges")):
+    for rank, line in enumerate(_list(metadata, "merges", str)):
         left, space, right = line.partition(" ")
         if not space or left not in vocab or right not in vocab or left + right not in vocab:
             raise CheckpointError(
@@ -117,9 +117,9 @@ def _named_tokens(metadata: Mapping[str, Any], tokens: Sequence[str]) -> dict[st
         id = metadata.get(f"{_PREFIX}{key}_token_id")
         if id is None:
             continue
-        if not 0 <= id < len(tokens):
+        if not isinstance(id, int) or not 0 <= id < len(tokens):
             raise CheckpointError(
-                f"GGUF metadata: {_PREFIX}{key}_token_id is {id}, expected below {len(tokens)}"
+                f"GGUF metadata: {_PREFIX}{key}_token_id is {id!r}, expected a number below {len(tokens)}"
             )
         named[name] = tokens[id]
     return named

@@ -55,9 +55,15 @@ class ChatTemplate:
 
         from nextfit.text.sandbox import start_counting
 
-        fixed = {"messages": normalize_messages(messages), "tools": plain(tools, "tools")}
-        fixed |= {"documents": plain(documents, "documents"), "add_generation_prompt": add_generation_prompt}
-        given = plain({**kwargs, **(chat_template_kwargs or {})}, "chat_template_kwargs")
+        try:
+            fixed = {"messages": normalize_messages(messages), "tools": plain(tools, "tools")}
+            fixed |= {
+                "documents": plain(documents, "documents"),
+                "add_generation_prompt": add_generation_prompt,
+            }
+            given = plain({**kwargs, **(chat_template_kwargs or {})}, "chat_template_kwargs")
+        except RecursionError:
+            raise RequestError("the request is nested too deeply for a chat template", "messages") from None
         if taken := sorted(fixed.keys() & given.keys()):
             raise RequestError(
                 f"chat_template_kwargs has {taken[0]!r}, which is set by a field of its own",

@@ -6,6 +6,7 @@ guesses at spaces. The rebuild from GGUF metadata is in `gguf_tokenizer`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,16 +44,11 @@ class Tokenizer:
         self, backend: tokenizers.Tokenizer, template_variables: Mapping[str, str], source: str
     ) -> None:
         """Check that `backend` is what this class understands; `source` names the file in refusals."""
-        from tokenizers import decoders, models
+        from tokenizers import decoders
 
-        for part, found, wanted in (
-            ("model", backend.model, models.BPE),
-            ("decoder", backend.decoder, decoders.ByteLevel),
-        ):
-            if not isinstance(found, wanted):
-                raise CheckpointError(
-                    f"{source}: tokenizer {part} is {type(found).__name__}, expected {wanted.__name__}"
-                )
+        if not isinstance(backend.decoder, decoders.ByteLevel):
+            found = type(backend.decoder).__name__
+            raise CheckpointError(f"{source}: tokenizer decoder is {found}, expected ByteLevel")
         if extra := backend.num_special_tokens_to_add(False):
             raise CheckpointError(
                 f"{source}: the tokenizer adds {extra} tokens around each text, expected none"
@@ -65,9 +61,9 @@ class Tokenizer:
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
-        letters = frozenset(_BYTE_OF)
-        for token, id in vocabulary.items():
-            if not letters.issuperset(token) and id not in self._added:
+        strange = set("".join(vocabulary)) - _BYTE_OF.keys()
+        for token, id in vocabulary.items() if strange else ():
+            if id not in self._added and not strange.isdisjoint(token):
                 raise CheckpointError(
                     f"{source}: token {id} ({token!r}) is not spelled in the byte-level alphabet"
                 )
@@ -133,41 +129,54 @@ def _from_json(path: Path, config: Mapping[str, Any]) -> Tokenizer:
     import tokenizers
 
     try:
-        backend = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        content = json.loads(text)
+        _check_model(content["model"], path)
+        backend = tokenizers.Tokenizer.from_str(text)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except CheckpointError:
+        raise
     except Exception as error:  # the library raises nothing more precise
-        raise CheckpointError(f"{path}: not a tokenizer: {error}") from None
+        raise CheckpointError(f"{path}: not a tokenizer: {type(error).__name__}: {error}") from None
+    for token in content["added_tokens"]:
+        if (id := backend.token_to_id(token["content"])) != token["id"]:
+            raise CheckpointError(
+                f"{path}: added token {token['content']!r} says id {token['id']}, its place in the file is id {id}"
+            )
     _add_configured(backend, config, path)
     return Tokenizer(backend, _named_tokens(config), str(path))
+
+
+def _check_model(model: Mapping[str, Any], path: Path) -> None:
+    """Refuse what would not be byte-level BPE, some of which the library aborts the process on."""
+    if (kind := model["type"]) != "BPE":
+        raise CheckpointError(f"{path}: tokenizer model is {kind!r}, expected 'BPE'")
+    for field in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+        if value := model.get(field):
+            raise CheckpointError(f"{path}: tokenizer model has {field} {value!r}, expected none")
 
 
 def _add_configured(backend: tokenizers.Tokenizer, config: Mapping[str, Any], path: Path) -> None:
     """Tokens that only `tokenizer_config.json` lists join the vocabulary; contradictions are refused."""
     import tokenizers
 
-    listed = {int(i): token for i, token in config.get("added_tokens_decoder", {}).items()}
-    missing = []
-    for id, token in sorted(listed.items()):
-        if (found := backend.id_to_token(id)) is None:
-            missing.append(id)
-        elif found != token["content"]:
-            raise CheckpointError(
-                f"{path}: token {id} is {found!r}, but tokenizer_config.json says {token['content']!r}"
-            )
     flags = ("special", "normalized", "lstrip", "rstrip", "single_word")
-    backend.add_tokens(
-        [
-            tokenizers.AddedToken(
-                listed[id]["content"], **{f: listed[id][f] for f in flags if f in listed[id]}
-            )
-            for id in missing
-        ]
-    )
-    for id in missing:
-        if backend.id_to_token(id) != (name := listed[id]["content"]):
+    listed: dict[int, tokenizers.AddedToken] = {}
+    try:
+        for key, token in config.get("added_tokens_decoder", {}).items():
+            given = {flag: token[flag] for flag in flags if flag in token}
+            listed[int(key)] = tokenizers.AddedToken(token["content"], **given)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        raise CheckpointError(
+            f"{path.with_name('tokenizer_config.json')}: added_tokens_decoder is not an object of tokens by id"
+        ) from None
+    missing = [id for id in sorted(listed) if backend.id_to_token(id) is None]
+    backend.add_tokens([listed[id] for id in missing])
+    for id, token in listed.items():
+        if (found := backend.id_to_token(id)) != token.content:
             raise CheckpointError(
-                f"{path}: tokenizer_config.json places token {name!r} at id {id}, the next free id is another"
+                f"{path}: token {id} is {found!r}, but tokenizer_config.json says {token.content!r}"
             )
 
 

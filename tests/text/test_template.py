@@ -206,6 +206,11 @@ def test_requests_that_are_no_conversation() -> None:
     ):
         with pytest.raises(RequestError, match=message):
             OURS.render(messages)  # type: ignore[arg-type]
+    deep: Any = "x"
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(RequestError, match="nested too deeply"):
+        OURS.render([{"role": "user", "content": deep}])
     with pytest.raises(RequestError, match="tools is of type function") as refusal:
         OURS.render(HELLO, tools=lambda: 1)  # type: ignore[arg-type]
     assert refusal.value.param == "tools"

@@ -136,7 +136,9 @@ GGUF_REFUSALS: list[tuple[Change, str]] = [
     (lambda m: m[K + "tokens"].__setitem__(300, "a b"), "expected two tokens that join to a third"),
     (lambda m: m[K + "tokens"].__setitem__(997, "a b"), "merge 741 is"),
     (lambda m: m[K + "merges"].append("ab"), "merge 742 is 'ab', expected two tokens"),
-    (lambda m: m.update({K + "eos_token_id": 5000}), "eos_token_id is 5000, expected below 1064"),
+    (lambda m: m.update({K + "eos_token_id": 5000}), "eos_token_id is 5000, expected a number below 1064"),
+    (lambda m: m.update({K + "bos_token_id": "x"}), "bos_token_id is 'x', expected a number below 1064"),
+    (lambda m: m[K + "token_type"].__setitem__(5, "1"), "tokenizer.ggml.token_type is not an array of int"),
 ]
 
 
@@ -165,19 +167,32 @@ def _template(content: dict[str, Any]) -> None:
     }
 
 
+def _strange(content: dict[str, Any]) -> None:
+    content["model"]["vocab"]["a b"] = 998
+    for token in content["added_tokens"]:
+        token["id"] += 1
+
+
 JSON_REFUSALS: list[tuple[Change, str]] = [
     (
         lambda c: c.update(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}),
-        "model is WordLevel",
+        "model is 'WordLevel', expected 'BPE'",
     ),
     (lambda c: c.update(decoder=None), "decoder is NoneType, expected ByteLevel"),
     (lambda c: c.update(decoder={"type": "Fuse"}), "decoder is Fuse, expected ByteLevel"),
     (_template, "adds 1 tokens around each text, expected none"),
     (
-        lambda c: c["model"]["vocab"].update({"a b": 2000}),
-        "token 2000 ('a b') is not spelled in the byte-level",
+        _strange,
+        "token 998 ('a b') is not spelled in the byte-level",
     ),
     (lambda c: c["model"].update(merges=["x"]), "not a tokenizer"),
+    (lambda c: c["model"].update(dropout=0.5), "tokenizer model has dropout 0.5, expected none"),
+    (lambda c: c["model"].update(continuing_subword_prefix="\0"), "has continuing_subword_prefix '\\x00'"),
+    (
+        lambda c: c["added_tokens"][3].update(id=5),
+        "'<|object_ref_start|>' says id 5, its place in the file is id 1001",
+    ),
+    (lambda c: c.pop("model"), "not a tokenizer: KeyError"),
 ]
 
 
@@ -210,9 +225,20 @@ def test_tokens_of_the_config() -> None:
     )
     assert tokenizer.encode("a<|audio|>")[1:] == [1024] and 1024 in tokenizer.special_ids
     assert tokenizer.template_variables == {"eos_token": "<|audio|>"}
-    for id, message in (("3", "token 3 is '\\$', but tokenizer_config.json says"), ("1030", "at id 1030")):
+    for id, message in (
+        ("3", "token 3 is '\\$', but tokenizer_config.json says"),
+        ("1030", "token 1030 is None, but"),
+    ):
         with pytest.raises(CheckpointError, match=message):
             load_tokenizer(file, None, {"added_tokens_decoder": {id: {"content": "<|audio|>"}}})
+
+
+@pytest.mark.parametrize(
+    "listed", [[], {"x": {"content": "a"}}, {"5": "a"}, {"5": {"special": True}}, {"5": {"content": 1}}]
+)
+def test_config_that_lists_no_tokens(listed: Any) -> None:
+    with pytest.raises(CheckpointError, match="added_tokens_decoder is not an object of tokens by id"):
+        load_tokenizer(default_path() / "tokenizer.json", None, {"added_tokens_decoder": listed})
 
 
 def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
