@@ -57,8 +57,13 @@ class State:
         s = self.shape
         kv = (s.pages, s.page_size, c.num_key_value_heads, c.head_dim)
         blocks = (s.pages, s.page_size // c.indexer_compress_ratio, c.indexer_head_dim)
-        shapes = (kv, kv, blocks, (s.slots, RING, c.indexer_head_dim))
-        return KVPages(*(self._zeros(*shape, dtype=self._dtype) for shape in shapes), shift)
+        return KVPages(
+            self._zeros(*kv, dtype=self._dtype),
+            self._zeros(*kv, dtype=self._dtype),
+            self._zeros(*blocks, dtype=self._dtype),
+            self._zeros(s.slots, RING, c.indexer_head_dim, dtype=self._dtype),
+            shift,
+        )
 
     def _linear(self, c: ModelConfig) -> LinearState:
         s, w = self.shape, wide(self._dtype)
