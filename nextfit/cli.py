@@ -42,6 +42,9 @@ Context = Annotated[
     ),
 ]
 Draft = Annotated[int, typer.Option(min=0, max=8, help="Tokens the draft head guesses per round; 0 is off.")]
+DraftFile = Annotated[
+    Path | None, typer.Option(help="GGUF file that holds the draft head, if it is apart from the model.")
+]
 Chunk = Annotated[int, typer.Option(min=1, help="Prompt tokens computed in one step.")]
 Precision = Annotated[Dtype, typer.Option(help="What the model computes in; auto: what its files say.")]
 Device = Annotated[str, typer.Option(help="Where the model computes: cpu, cuda, cuda:1 ...")]
@@ -95,6 +98,7 @@ def serve(
     ] = None,
     context: Context = None,
     draft: Draft = 4,
+    draft_file: DraftFile = None,
     prefill_chunk: Chunk = 512,
     sequences: Annotated[int, typer.Option(min=1, help="Requests computed at once; more wait.")] = 8,
     dtype: Precision = Dtype.auto,
@@ -113,7 +117,7 @@ def serve(
     from nextfit.server.run import HttpConfig, serve
 
     keys = read_keys(api_key or (), api_key_file)
-    engine = _engine(context, draft, prefill_chunk, dtype, device, sequences=sequences)
+    engine = _engine(context, draft, draft_file, prefill_chunk, dtype, device, sequences=sequences)
     load = loader(model, tuple(served_model_name or ()), engine)
     serve(load, HttpConfig(host, port, keys, body_limit << 20, drain), lambda line: print(line, flush=True))
 
@@ -132,6 +136,7 @@ def chat(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer, in tokens.")] = None,
     context: Context = None,
     draft: Draft = 4,
+    draft_file: DraftFile = None,
     prefill_chunk: Chunk = 512,
     dtype: Precision = Dtype.auto,
     device: Device = "cpu",
@@ -139,7 +144,7 @@ def chat(
     """Talk to a model in the terminal. Ctrl-C ends an answer, /reset the conversation, /exit the program."""
     from nextfit.terminal import Settings, converse, loading
 
-    engine = _engine(context, draft, prefill_chunk, dtype, device, sequences=1)
+    engine = _engine(context, draft, draft_file, prefill_chunk, dtype, device, sequences=1)
     with loading() as progress:
         from nextfit.llm import LLM
 
@@ -147,12 +152,10 @@ def chat(
     converse(llm, Settings(system, thinking, temperature, seed, max_tokens))
 
 
-@app.command(epilog="Example:  nextfit inspect model-00001-of-00003.gguf --draft mtp.gguf --json")
+@app.command(epilog="Example:  nextfit inspect model-00001-of-00003.gguf --draft-file mtp.gguf --json")
 def inspect(
     path: Annotated[Path, typer.Argument(help="Folder or .safetensors or .gguf file of a checkpoint.")],
-    draft: Annotated[
-        Path | None, typer.Option(help="File that holds the draft head, if it is apart.")
-    ] = None,
+    draft_file: DraftFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Show what a checkpoint holds and whether it can be loaded, from its headers alone.
@@ -161,7 +164,7 @@ def inspect(
     """
     from nextfit.checkpoint.inspect import print_report
 
-    raise typer.Exit(print_report(path, draft=draft, json=json))
+    raise typer.Exit(print_report(path, draft=draft_file, json=json))
 
 
 @app.command(epilog="Example:  nextfit logits ./checkpoint --ids ids.npy --out logits.npy")
@@ -174,6 +177,7 @@ def logits(
     mtp: Annotated[
         bool, typer.Option("--mtp", help="Of the draft head instead: row p sees position p and token p+1.")
     ] = False,
+    draft_file: DraftFile = None,
     dtype: Precision = Dtype.float32,
 ) -> None:
     """Write the logits of every position of a text, to compare with another implementation."""
@@ -182,19 +186,27 @@ def logits(
 
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: {out.parent} is not a folder")
-    config = open_checkpoint(model).require().config
+    config = open_checkpoint(model, draft_file).require().config
     tokens = read_ids(ids, config.vocab_size, config.max_position_embeddings, at_least=2 if mtp else 1)
     from nextfit.llm import logits
 
-    write_array(out, logits(model, tokens, draft=mtp, dtype=dtype.value))
+    write_array(out, logits(model, tokens, draft=mtp, draft_file=draft_file, dtype=dtype.value))
 
 
 def _engine(
-    context: int | None, draft: int, prefill_chunk: int, dtype: Dtype, device: str, sequences: int
+    context: int | None,
+    draft: int,
+    draft_file: Path | None,
+    prefill_chunk: int,
+    dtype: Dtype,
+    device: str,
+    sequences: int,
 ) -> dict[str, Any]:
+    """The options of `LLM`."""
     return {
         "context": context,
         "draft": draft,
+        "draft_file": draft_file,
         "prefill_chunk": prefill_chunk,
         "dtype": dtype.value,
         "device": device,

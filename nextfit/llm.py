@@ -46,7 +46,8 @@ class LLM:
 
     `path` is a folder or file of a checkpoint, None the bundled one. `context` bounds prompt and answer
     together (None: the model's limit), `sequences` the requests computed at once, `prefill_chunk` the prompt
-    rows of one step, `draft` the tokens drafted per round. `dtype` "auto" computes in what the files say.
+    rows of one step, `draft` the tokens drafted per round, `draft_file` a GGUF file that holds the draft head
+    where it is apart. `dtype` "auto" computes in what the files say.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class LLM:
         path: str | Path | None = None,
         *,
         draft: int = 4,
+        draft_file: str | Path | None = None,
         prefill_chunk: int = 512,
         context: int | None = None,
         sequences: int = 8,
@@ -62,7 +64,7 @@ class LLM:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> None:
-        checkpoint = open_checkpoint(path or default_path()).require()
+        checkpoint = open_checkpoint(path or default_path(), draft_file).require()
         c = checkpoint.config
         limits = EngineConfig(
             context=context or c.max_position_embeddings,
@@ -208,13 +210,18 @@ def load_model(
 
 @torch.no_grad()
 def logits(
-    path: str | Path | None, ids: NDArray[np.int64], *, draft: bool = False, dtype: str = "float32"
+    path: str | Path | None,
+    ids: NDArray[np.int64],
+    *,
+    draft: bool = False,
+    draft_file: str | Path | None = None,
+    dtype: str = "float32",
 ) -> NDArray[np.float32]:
     """Logits of every position of `ids` [n], [n, vocabulary] float32, computed as one prompt.
 
     `draft`: of the draft head instead, [n - 1, vocabulary]; row p has position p's streams and token p + 1.
     """
-    checkpoint = open_checkpoint(path or default_path()).require()
+    checkpoint = open_checkpoint(path or default_path(), draft_file).require()
     if draft and not checkpoint.config.mtp_num_hidden_layers:
         raise ConfigError(f"{checkpoint.path} has no draft head (--mtp)")
     model = load_model(checkpoint, dtype, "cpu", draft)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from nextfit.config import ModelConfig
-from nextfit.ops.delta_net import DeltaState
-from nextfit.ops.history import History
+from nextfit.ops.delta_net import DeltaState, replayed
+from nextfit.ops.history import History, commit
 from nextfit.ops.precision import wide
 from nextfit.ops.sparse_attention import RING, KVPages
 
@@ -43,7 +44,34 @@ class State:
         reach = (c.ple_conv_kernel_size - 1) * c.ngram_size
         self.ngram = {i: self._history(reach, c.hc_count * c.hidden_size, dtype) for i in c.ple_layers}
         self.tokens = self._history(c.ngram_size - 1, 1, torch.int64, initial=c.eos_token_id)
+        # streams of the row before a snapshot's end, of which the draft head has not seen the next token
+        self.streams = self._zeros(shape.slots, c.hc_count * c.hidden_size, dtype=dtype)
         self.draft = self._attention(c, shift=1) if c.mtp_num_hidden_layers else None
+
+    def copy_slots(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy all that recurrent slots hold, [n] int64 each; pages are not part of it."""
+        for tensor in self._slot_tensors():
+            tensor[targets] = tensor[sources]
+
+    def commit_slots(self, slots: Tensor, rows: Tensor) -> None:
+        """Commit the first `rows` [n] logged rows of `slots` [n] without a forward pass."""
+        histories = [s.conv for s in self.layers if isinstance(s, LinearState)]
+        for history in [*histories, *self.ngram.values(), self.tokens]:
+            commit(history, slots, rows)
+        for state in self.layers:
+            if isinstance(state, LinearState):
+                state.delta.matrix[slots] = replayed(state.delta, slots, rows)
+
+    def _slot_tensors(self) -> Iterator[Tensor]:
+        """Every tensor whose first axis is the recurrent slot."""
+        pages = [s for s in [*self.layers, self.draft] if isinstance(s, KVPages)]
+        yield from (p.ring for p in pages)
+        linear = [s for s in self.layers if isinstance(s, LinearState)]
+        for s in linear:
+            yield from (getattr(s.delta, f.name) for f in fields(s.delta))
+        for history in [*(s.conv for s in linear), *self.ngram.values(), self.tokens]:
+            yield from (history.tail, history.log)
+        yield self.streams
 
     def _zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self._device)

@@ -4,6 +4,6 @@ Decode and verify rows run recurrently and are only logged; the next step replay
 accepted. Prefill rows run in chunks of 64 anchored at multiples of 64 positions, and are committed.
 """
 
-from nextfit.ops.delta_net.reference import DeltaState, gated_delta_rule
+from nextfit.ops.delta_net.reference import DeltaState, gated_delta_rule, replayed
 
-__all__ = ["DeltaState", "gated_delta_rule"]
+__all__ = ["DeltaState", "gated_delta_rule", "replayed"]

@@ -44,10 +44,9 @@ def gated_delta_rule(
     decay = log alpha and beta [rows, value heads], all in the state's type.
     """
     rows = _Rows(query, key, value, decay, beta)
-    matrix = state.matrix[batch.slot_index]  # a view where the slots are consecutive
+    matrix = replayed(state, batch.slot_index, batch.replay)
     if 0 in batch.firsts:
         matrix.masked_fill_(batch.fresh[:, None, None, None], 0)
-    _replay(matrix, state, batch)
     out = torch.empty_like(value)
     d = batch.decode_sequences
     if d < len(batch.lengths):
@@ -67,17 +66,17 @@ def _update(matrix: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Ten
     matrix.mul_(alpha[..., None]).add_(key[..., None] * delta[..., None, :])
 
 
-def _replay(matrix: Tensor, state: DeltaState, batch: Batch) -> None:
-    """Commit the first `replay` logged rows of every sequence."""
-    count = int(batch.replay.max())
-    for j in range(count):
-        live = (j < batch.replay)[:, None]
-        slots = batch.slots
+def replayed(state: DeltaState, slots: Tensor | slice, replay: Tensor) -> Tensor:
+    """Matrices of `slots` after the first `replay` [n] logged rows of each; a view if `slots` is a slice."""
+    matrix = state.matrix[slots]
+    for j in range(int(replay.max())):
+        live = (j < replay)[:, None]
         decay = torch.where(live, state.decay[slots, j], 0)
         beta = torch.where(live, state.beta[slots, j], 0)
         key = torch.where(live[..., None], state.key[slots, j], 0)
         value = torch.where(live[..., None], state.value[slots, j], 0)
         _update(matrix, key, value, decay, beta)
+    return matrix
 
 
 def _verify(matrix: Tensor, state: DeltaState, batch: Batch, rows: _Rows, out: Tensor) -> None:
