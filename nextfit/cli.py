@@ -1,4 +1,4 @@
-"""The command line: serve, chat, inspect, logits. Everything heavy is imported inside a command."""
+"""The command line: serve, chat, plan, inspect, logits. Everything heavy is imported inside a command."""
 
 from __future__ import annotations
 
@@ -165,6 +165,61 @@ def inspect(
     from nextfit.checkpoint.inspect import print_report
 
     raise typer.Exit(print_report(path, draft=draft_file, json=json))
+
+
+@app.command(epilog="Example:  nextfit plan ./checkpoint --gpu 4x16GiB --host 64GiB --context 262144")
+def plan(
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Checkpoint, or a folder with only a config.json; the bundled model if left out."
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Formats as EXPERTS/OTHERS/TABLE, such as nvfp4/q8_0/bf16, instead of the files'."),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU memories, such as 4x16GiB; none; this machine's if left out.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Host memory, such as 64GiB; what is free here if left out.")
+    ] = None,
+    context: Context = None,
+    sequences: Annotated[int, typer.Option(min=1, help="Requests computed at once.")] = 8,
+    draft: Draft = 4,
+    prefill_chunk: Chunk = 512,
+    page_size: Annotated[int, typer.Option(min=1, help="Tokens of a page.")] = 16,
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that all requests' pages hold together.")
+    ] = None,
+    kv: Annotated[str | None, typer.Option(help="Where keys and values lie: host or gpu.")] = None,
+    kv_format: Annotated[str | None, typer.Option(help="Their format: bf16, q8_0, f8_e4m3 ...")] = None,
+    host_experts: Annotated[
+        int | None, typer.Option(min=0, help="Experts of each layer on the host; as few as fit if left out.")
+    ] = None,
+    snapshots: Annotated[
+        int | None, typer.Option(min=0, help="Snapshots of the prefix cache; two a sequence if left out.")
+    ] = None,
+    reserve: Annotated[str, typer.Option(help="Left free on each GPU.")] = "512MiB",
+    dtype: Precision = Dtype.auto,
+    formulas: Annotated[
+        bool, typer.Option("--formulas", help="Every buffer and how it comes about.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what memory a model would take, byte by byte, without loading it.
+
+    Also for hardware that is not here. Exit code 2 if it does not fit, then with what would.
+    """
+    from nextfit.memory.report import report
+    from nextfit.models import default_path
+
+    settings = dict(context=context, sequences=sequences, draft=draft, prefill_chunk=prefill_chunk)
+    settings |= dict(page_size=page_size, kv_tokens=kv_tokens, host_experts=host_experts, snapshots=snapshots)
+    texts = dict(kv=kv, kv_format=kv_format, dtype=dtype.value)
+    code = report(model or default_path(), weights, gpu, host, reserve, {**settings, **texts}, json, formulas)
+    raise typer.Exit(code)
 
 
 @app.command(epilog="Example:  nextfit logits ./checkpoint --ids ids.npy --out logits.npy")
