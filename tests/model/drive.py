@@ -44,9 +44,7 @@ class Session:
         first = slot * self.width
         return Line(slot, list(range(first, first - self.width, -1)))
 
-    def batch(
-        self, rows: Sequence[Rows], firsts: Sequence[int], deferred: bool, commit: bool = True
-    ) -> Batch:
+    def batch(self, rows: Sequence[Rows], firsts: Sequence[int]) -> Batch:
         """Slots are a column of a wider table, as an engine that keeps one may pass them."""
         decode = [r.decode for r in rows]
         assert decode == sorted(decode, reverse=True), "decode rows come first"
@@ -57,15 +55,14 @@ class Session:
             lengths=tuple(len(r.tokens) for r in rows),
             firsts=tuple(firsts),
             slots=table[:, 0],
-            replay=torch.tensor([r.line.replay if commit else 0 for r in rows]),
+            replay=torch.tensor([r.line.replay for r in rows]),
             pages=torch.tensor([r.line.pages for r in rows]),
             decode_sequences=sum(decode),
-            deferred=deferred,
         )
 
     def step(self, rows: Sequence[Rows], accepted: Sequence[int] | None = None) -> list[Tensor]:
         """Streams of each entry, [its rows, streams * hidden]; `accepted` rows of a decode entry count."""
-        batch = self.batch(rows, [r.line.computed for r in rows], deferred=True)
+        batch = self.batch(rows, [r.line.computed for r in rows])
         streams = self.model.forward(batch, self.state)
         for i, r in enumerate(rows):
             count = len(r.tokens) if accepted is None or not r.decode else accepted[i]
@@ -76,8 +73,7 @@ class Session:
     def draft(self, rows: Sequence[Rows], streams: Tensor, firsts: Sequence[int]) -> Tensor:
         """The draft head over rows at `firsts`; `rows` hold the tokens one position later."""
         assert self.model.draft is not None
-        batch = self.batch(rows, firsts, deferred=False, commit=False)
-        return self.model.draft.forward(streams, batch, self.state)
+        return self.model.draft.forward(streams, self.batch(rows, firsts), self.state)
 
 
 def cuts(n: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

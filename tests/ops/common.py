@@ -19,7 +19,6 @@ def batch(
     slots: Sequence[int] | None = None,
     replay: Sequence[int] | None = None,
     pages: torch.Tensor | None = None,
-    deferred: bool = True,
 ) -> Batch:
     n = len(lengths)
     return Batch(
@@ -30,7 +29,6 @@ def batch(
         replay=torch.tensor(replay or [0] * n),
         pages=torch.zeros(n, 1, dtype=torch.int64) if pages is None else pages,
         decode_sequences=decode,
-        deferred=deferred,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nextfit.ops.history import History, causal_conv, extend
+from nextfit.ops.history import History, causal_conv, commit, extend
 from tests.ops.common import ROWS, batch, generator
 
 WINDOW = 5
@@ -83,11 +83,12 @@ def test_random_steps(reach: int, seed: int) -> None:
             row += n
 
 
-def test_rows_that_are_not_deferred_are_committed() -> None:
-    history = History(torch.zeros(2, 2, 1), torch.full((2, 4, 1), torch.nan))
-    x = torch.tensor([[1.0], [2.0], [3.0]])
-    extend(history, batch([3], [5], 1, deferred=False), x)
-    assert history.tail[1].flatten().tolist() == [2, 3] and history.log.isnan().all()
+def test_commit_alone() -> None:
+    """Accepted rows can be committed without a forward pass, of any slots; the others are left alone."""
+    history = History(torch.arange(8.0).view(4, 2, 1), torch.arange(10.0, 22.0).view(4, 3, 1))
+    tail = commit(history, torch.tensor([3, 1]), torch.tensor([1, 3]))
+    assert tail.flatten().tolist() == [7, 19, 14, 15]
+    assert history.tail.flatten().tolist() == [0, 1, 14, 15, 4, 5, 7, 19]
 
 
 def test_integers_stay_integers() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from nextfit.ops.sampling import choose, gumbel, penalise, top_logprobs
 from nextfit.ops.sampling.noise import philox
 
-OFF = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, choice=0)
+OFF: dict = dict(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, choice=0)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_hyper(rows: int, inject: bool) -> None:
         low = [sum(a * b for a, b in zip(w, n.tolist(), strict=True)) / streams for w in down.tolist()]
         mid = torch.tensor([v * sigmoid(v) for v in low[:rank]], dtype=torch.float64)
         gated = torch.sigmoid(up @ mid) * n
-        assert torch.allclose(u[row], sum(gated.split(hidden)) / streams, atol=1e-12)  # type: ignore[arg-type]
+        assert torch.allclose(u[row], sum(gated.split(hidden)) / streams, atol=1e-12)
         assert close(factors[row], [2 * sigmoid(v) for v in low[rank:]])
     if inject:
         z = hyper.write(x, y, factors)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
 from torch import Tensor
 
-from nextfit.ops.history import Extended
-from nextfit.ops.sparse_attention import KVPages, attend, best_blocks, completing_rows, pool_blocks
+from nextfit.ops.select import top_k_ascending
+from nextfit.ops.sparse_attention import RING, KVPages, attend, best_blocks, completing_rows
 from nextfit.ops.sparse_attention import index as index_module
 from nextfit.ops.sparse_attention import reference as reference_module
 from tests.ops.common import ROWS, batch, generator
@@ -57,11 +58,10 @@ def test_equal_scores(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_best_blocks_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """No product wider than one tile, however long the history."""
     widths = []
-    plain = index_module.top_k_ascending
 
     def spy(scores: Tensor, k: int) -> Tensor:
         widths.append(scores.shape[1])
-        return plain(scores, k)
+        return top_k_ascending(scores, k)
 
     monkeypatch.setattr(index_module, "top_k_ascending", spy)
     monkeypatch.setattr(index_module, "TILE", 16)
@@ -69,14 +69,34 @@ def test_best_blocks_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(widths) <= 8 + 16 and len(widths) == 62
 
 
-def test_pooling() -> None:
-    """Blocks are completed by every fourth position, wherever the step begins."""
-    b = batch([6, 3], [3, 1])
-    raw = Extended(torch.arange(2 * 3 + 9).float()[:, None], torch.tensor([3, 4, 5, 6, 7, 8, 12, 13, 14]))
-    rows = completing_rows(b, RATIO)
-    assert b.positions[rows].tolist() == [3, 7, 3]
-    # of each: its own raw key and the three before it
-    assert pool_blocks(raw, rows, RATIO).flatten().tolist() == [1.5, 5.5, 12.5]
+@pytest.mark.parametrize("seed", range(8))
+def test_pooling(seed: int) -> None:
+    """Blocks of several sequences that grow in steps of any size and are rewound, on slots in use before."""
+    rng, g, slots = random.Random(seed), generator(seed), 3
+    f64 = torch.float64
+    empty = torch.empty(0)
+    pages = KVPages(empty, empty, empty, torch.full((slots + 1, RING, 2), torch.nan, dtype=f64))
+    known: dict[int, Tensor] = {}
+    for _ in range(30):
+        order = rng.sample(range(1, slots + 1), rng.randint(1, slots))
+        for s in order:
+            if s not in known or rng.random() < 0.1:
+                known[s] = torch.empty(0, 2, dtype=f64)
+            elif rng.random() < 0.5:  # of the last rows some were rejected
+                known[s] = known[s][: max(0, len(known[s]) - rng.randint(0, 12))]
+        lengths = [rng.choice([1, 2, 5, 9, 31, 32, 33, 70]) for _ in order]
+        b = batch(lengths, [len(known[s]) for s in order], slots=order)
+        raw = torch.randn(sum(lengths), 2, generator=g, dtype=f64)
+        for s, x in zip(order, raw.split(lengths), strict=True):
+            known[s] = torch.cat([known[s], x])
+        rows = completing_rows(b, RATIO)
+        wanted = []
+        for s, first, n in zip(order, b.firsts, lengths, strict=True):
+            ends = [p for p in range(first, first + n) if p % RATIO == RATIO - 1]
+            wanted += [known[s][p - RATIO + 1 : p + 1].mean(0) for p in ends]
+        assert len(rows) == len(wanted)
+        got = pages.pool(b, raw, rows, RATIO)
+        assert all(torch.allclose(x, y, atol=1e-14) for x, y in zip(got, wanted, strict=True))
 
 
 class Cache:
@@ -93,6 +113,7 @@ class Cache:
             torch.full((count + 1, page_size, KV_HEADS, DIM), torch.nan, dtype=f64),
             torch.full((count + 1, page_size, KV_HEADS, DIM), torch.nan, dtype=f64),
             torch.full((count + 1, page_size // RATIO, INDEX_DIM), torch.nan, dtype=f64),
+            torch.empty(0),
             shift,
         )
         b = batch(lengths, pages=self.table)

@@ -23,17 +23,17 @@ from nextfit.config import ModelConfig
 def lower_block_first() -> Iterator[None]:
     plain = torch.Tensor.topk
 
-    def topk(self: Tensor, k: int, dim: int = -1, **kwargs: object) -> object:
+    def topk(self: Tensor, k: int, dim: int = -1, **kwargs: bool) -> object:
         if self.ndim != 1:  # only the indexer's block scores are one-dimensional
             return plain(self, k, dim=dim, **kwargs)
         values, index = torch.sort(self, dim=0, descending=True, stable=True)
         return torch.return_types.topk((values[:k], index[:k]))
 
-    torch.Tensor.topk = topk  # type: ignore[method-assign]
+    torch.Tensor.topk = topk  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        torch.Tensor.topk = plain  # type: ignore[method-assign]
+        torch.Tensor.topk = plain  # type: ignore[assignment, method-assign]
 
 
 def hf_config(c: ModelConfig) -> Qwen4ExpTextConfig:

@@ -27,6 +27,7 @@ def drafted(
     model: Model, ids: list[int], sizes: list[int], decode: bool, page_size: int = 16
 ) -> tuple[Tensor, Tensor]:
     """Draft logits of rows 0.. [tokens - 1, vocabulary] in steps of `sizes` rows, then of recursive ones."""
+    assert model.draft is not None
     n = len(ids)
     session = Session(model, n + STEPS, page_size=page_size, window=max(sizes) if decode else 1)
     line, rows = session.line(), []

@@ -93,7 +93,7 @@ def test_stored_trunk_of_the_file_as_loaded(name: str) -> None:
 
 def parts_of(config: ModelConfig, weights: dict) -> dict[str, Tensor]:
     """Dequantised weights by part name, as the released checkpoint stores them."""
-    out = {}
+    out: dict[str, Tensor] = {}
     for slot in [*trunk_slots(config), *draft_slots(config)]:
         x = values(slot.name, weights[slot.name])
         if slot.kind is Kind.GAIN:

@@ -114,7 +114,7 @@ def test_experts(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     c = replace(c, ple_embed_dim=32)
     pair = Pair(c, favour(c, random_parts(c), favourites), text(40, c.vocab_size))
-    seen = []
+    seen: list[Tensor] = []
 
     def route(logits: Tensor, k: int, normalise: bool) -> tuple[Tensor, Tensor]:
         ids, weights = plain(logits, k, normalise)
