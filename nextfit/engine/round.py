@@ -49,8 +49,9 @@ def run_round(model: Model, state: State, rows: list[Rows]) -> list[Advance]:
             new = verify(choices, s.drafts) if r.decode else choices
             count = len(new) if r.decode else count
             s.drafted += len(s.drafts)
-            s.accepted += len(new) - 1
-            advances.append(Advance(s, describe(raw, s.accept(new), s.request.params.logprobs)))
+            out = s.accept(new)
+            s.accepted += min(len(new) - 1, len(out))  # a draft at or behind an end is no part of the answer
+            advances.append(Advance(s, describe(raw, out, s.request.params.logprobs)))
         s.drafts = []
         s.computed, s.replay = first + count, count if r.decode else 0
         if s.finish is None and s.draft_depth:
