@@ -1,0 +1,270 @@
+"""Small float64 models, traces of requests, and the check that whatever happened changed no token."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+
+from nextfit.engine.config import EngineConfig
+from nextfit.engine.engine import Engine
+from nextfit.engine.params import SamplingParams
+from nextfit.engine.request import Output, Request, Sampled
+from nextfit.engine.scheduler import Rows, Scheduler
+from nextfit.engine.sequence import Sequence
+from nextfit.model import Model
+from tests.support.random_model import random_weights, small_config
+
+EOS = 44
+ENDS = (EOS, 45)
+CONTEXT = 128
+TINY = dict(
+    hidden_size=16,
+    num_hidden_layers=2,
+    layer_types=("linear_attention", "full_attention"),
+    ple_layers=(0,),
+    vocab_size=48,
+    eos_token_id=EOS,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    rotary_dim=4,
+    indexer_n_heads=1,
+    indexer_head_dim=8,
+    indexer_budget=8,
+    linear_num_key_heads=1,
+    linear_num_value_heads=2,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+    shared_expert_intermediate_size=8,
+    hc_count=2,
+    hc_lowrank=4,
+    ple_embed_dim=16,
+    heads_per_ngram=2,
+)
+OTHER = dict(
+    num_hidden_layers=3,
+    layer_types=("linear_attention", "linear_attention", "full_attention"),
+    ple_layers=(0, 1),
+    output_gate_type="silu",
+    num_key_value_heads=2,
+    linear_num_key_heads=2,
+    value_heads_tiled=True,
+    linear_num_value_heads=4,
+    indexer_budget=12,
+)
+MODELS = 2
+PENALISED = 200  # a request whose every token depends on how often others came before
+LONG = range(100, 104)  # requests with long answers that no end token cuts
+
+
+@cache
+def tiny_model(number: int) -> Model:
+    """Model 0 or 1. One that repeats what it reads would not notice state that is left behind: these do not."""
+    c = small_config(**TINY | (OTHER if number else {}))
+    return Model(c, random_weights(c, seed=number, dtype=torch.float64), torch.float64)
+
+
+@cache
+def request(number: int) -> Request:
+    """One of endless requests, all different in length and settings."""
+    rng = random.Random(f"request {number}")
+    if number in LONG:
+        prompt = [rng.randrange(48) for _ in range(rng.randint(30, 50))]
+        params = SamplingParams(
+            max_tokens=28, temperature=number % 2, seed=number, logprobs=1, ignore_eos=True
+        )
+        return Request(str(number), prompt, params)
+    if number == PENALISED:
+        params = SamplingParams(
+            max_tokens=20,
+            temperature=0,
+            frequency_penalty=1,
+            repetition_penalty=1.2,
+            logit_bias={3: 5.0, 7: 4.5, 11: 4.0},
+            logprobs=1,
+            ignore_eos=True,
+        )
+        return Request(str(number), [3, 5, 9], params)
+    length = rng.choice([1, 2, 3, 5, 11, 20, 37, 63, 64, 65, 80])
+    prompt = [rng.randrange(48) for _ in range(length)]
+    params = SamplingParams(
+        max_tokens=rng.choice([1, 6, 12, 20]),
+        min_tokens=rng.choice([0, 0, 6]),
+        temperature=rng.choice([0, 0.7, 1, 2]),
+        top_k=rng.choice([0, 0, 5, 20]),
+        top_p=rng.choice([1, 1, 0.9, 0.5]),
+        min_p=rng.choice([0, 0, 0.05]),
+        repetition_penalty=rng.choice([1, 1, 1.5]),
+        presence_penalty=rng.choice([0, 0, 0.8]),
+        frequency_penalty=rng.choice([0, 0, 0.6]),
+        logit_bias=rng.choice([{}, {}, {3: 2.0, 44: 3.0}]),
+        seed=rng.choice([0, 7, 2**40 + 1]),
+        choice=rng.choice([0, 0, 1, 2]),
+        logprobs=rng.choice([0, 2]),
+        stop_token_ids=rng.choice([(), (), (5, 9)]),
+        ignore_eos=rng.random() < 0.2,
+    )
+    return Request(str(number), prompt, params)
+
+
+@dataclass
+class Answer:
+    tokens: list[Sampled] = field(default_factory=list)
+    last: Output | None = None  # the one that ended it
+
+    def add(self, out: Output) -> None:
+        assert self.last is None, "output after the end"
+        self.tokens += out.tokens
+        if out.finish_reason:
+            self.last = out
+
+
+def engine(model: int, **limits: object) -> Engine:
+    values = dict(context=CONTEXT, sequences=1, prefill_chunk=CONTEXT, draft=0) | limits
+    return Engine(tiny_model(model), EngineConfig(**values), ENDS)  # type: ignore[arg-type]
+
+
+@cache
+def solo(model: int, number: int) -> Answer:
+    """Alone, cold, the prompt in one piece, no drafts."""
+    answer, e = Answer(), engine(model)
+    e.add(request(number))
+    while e.has_work():
+        for out in e.step():
+            answer.add(out)
+    assert answer.last is not None
+    return answer
+
+
+@cache
+def drafts_after(model: int, number: int, tokens: int) -> tuple[int, ...]:
+    """What the draft head says after the first `tokens` tokens of the finished sequence, computed afresh."""
+    r = request(number)
+    whole = r.prompt + [t.token for t in solo(model, number).tokens]
+    e = engine(model, draft=8)
+    e.add(r)
+    s = running(e, r.id)
+    s.tokens = whole[: tokens - 1]
+    e.step()
+    assert s.tokens == whole[:tokens]
+    return tuple(s.drafts)
+
+
+def running(e: Engine, request_id: str) -> Sequence:
+    return e._sequences[request_id]
+
+
+@dataclass
+class Trace:
+    """Who comes when, who leaves when, and which drafts the engine is made to verify."""
+
+    model: int
+    limits: dict
+    arrivals: dict[int, int]  # request -> step
+    cancels: dict[int, int] = field(default_factory=dict)  # request -> step
+    forced: dict[int, str] = field(default_factory=dict)  # request -> a way of `force`
+    check_drafts: bool = False
+
+
+def force(way: str, right: list[int], step: int) -> list[int]:
+    """Drafts instead of `right`, the tokens that will really come: "3" is right up to a wrong one at index 3."""
+    if way == "right":
+        return right
+    wrong = int(way) if way.isdigit() else (step % 2 * 3 if way == "alternating" else 0)
+    return [t if i != wrong else (t + 1) % 48 for i, t in enumerate(right)]
+
+
+def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda e: None) -> None:
+    """Drive the trace; every answer must be the solo one (the beginning of it where it was cancelled)."""
+    e = engine(trace.model, **trace.limits)
+    prepare(e)
+    answers = {n: Answer() for n in trace.arrivals}
+    forced: dict[int, int] = {}  # request -> its tokens when it was last given drafts
+    step = 0
+    while e.has_work() or any(step <= at for at in trace.arrivals.values()):
+        for n, at in trace.arrivals.items():
+            if at == step:
+                e.add(request(n))
+        for n, at in trace.cancels.items():
+            if at == step and request(n).id in e._sequences:
+                s = running(e, request(n).id)
+                seen["cancelled in the prompt"] += 0 < s.computed < s.prompt_length
+                seen["cancelled while decoding"] += s.decoding
+                seen["cancelled while waiting"] += s in e.scheduler.waiting
+                e.cancel(request(n).id)
+        for out in observed_step(e, trace, step, forced, seen):
+            answers[int(out.request_id)].add(out)
+        e.scheduler.check()
+        step += 1
+        assert step < 2000, "the engine makes no progress"
+    for n, answer in answers.items():
+        compare(answer, solo(trace.model, n), request(n))
+    assert e.scheduler.pages.free == e.scheduler.pages.capacity
+    assert e.scheduler.slots.free == e.scheduler.slots.capacity
+
+
+def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], seen: Counter) -> list[Output]:
+    before = []
+    for s in list(e.scheduler.running):
+        n = int(s.request.id)
+        if s.decoding:
+            own = forced.get(n) != len(s.tokens)  # a sequence that had to wait still has what it was given
+            if trace.check_drafts and s.drafts and own:
+                seen["drafts compared"] += 1
+                assert s.drafts == list(drafts_after(trace.model, n, len(s.tokens))[: len(s.drafts)])
+            if n in trace.forced:
+                right = [t.token for t in solo(trace.model, n).tokens][s.generated :]
+                right += [1] * 9  # beyond an end token
+                forced[n] = len(s.tokens)
+                s.drafts = force(trace.forced[n], right[: s.draft_room()], step)
+        before.append((s, s.decoding, len(s.drafts), s.accepted))
+    preempted = watch_preemption(e)
+    out = e.step()
+    seen["preempted"] += len(preempted)
+    for s, decoding, drafts, accepted in before:
+        if decoding and s.finish is None and s not in preempted:
+            right = s.accepted - accepted
+            seen["accepted"] += right
+            seen["rejected at", right] += right < drafts
+    seen["steps"] += 1
+    seen["mixed steps"] += len({decoding for _, decoding, *_ in before}) == 2
+    return out
+
+
+def watch_preemption(e: Engine) -> list[Sequence]:
+    """The sequences that the next step preempts; one may be back in the state when the step is over."""
+    found = []
+
+    def preempt(s: Sequence, step: list[Rows]) -> None:
+        found.append(s)
+        Scheduler._preempt(e.scheduler, s, step)
+
+    e.scheduler._preempt = preempt  # type: ignore[method-assign]
+    return found
+
+
+def compare(answer: Answer, wanted: Answer, r: Request) -> None:
+    assert answer.last is not None and wanted.last is not None and answer.last.stats is not None
+    cancelled = answer.last.finish_reason == "cancelled"
+    assert len(answer.tokens) == len(wanted.tokens) or cancelled
+    for a, b in zip(answer.tokens, wanted.tokens, strict=False):
+        assert a.token == b.token, r
+        assert a.logprob is not None and b.logprob is not None and abs(a.logprob - b.logprob) < 1e-9
+        assert [i for i, _ in a.top] == [i for i, _ in b.top]
+        assert all(abs(x - y) < 1e-9 for (_, x), (_, y) in zip(a.top, b.top, strict=True))
+    stats = answer.last.stats
+    assert stats.completion_tokens == len(answer.tokens) and stats.prompt_tokens == len(r.prompt)
+    assert 0 <= stats.accepted <= stats.drafted
+    if not cancelled:
+        assert (answer.last.finish_reason, answer.last.stop_token) == (
+            wanted.last.finish_reason,
+            wanted.last.stop_token,
+        )
