@@ -89,6 +89,7 @@ def state(c: ModelConfig, limits: Limits) -> Iterator[Buffer]:
         ngram * ngram_reach * wide * a,
         f"{ngram} layers x {ngram_reach} columns x {wide} x {a} B",
     )
+    yield slot("streams of the last row", wide * a, f"{wide} x {a} B")
     yield slot("token history", (c.ngram_size - 1) * 8, f"{c.ngram_size - 1} ids x 8 B")
     each = heads * (dk + dv + 2) * w
     yield log(
@@ -153,20 +154,13 @@ def _temporaries(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[B
         LAYER,
         f"{limits.context} tokens x {each} B, gathered from pages and widened for the products",
     )
-    per_row, rows = _row_bytes(c, a, m), limits.rows
-    chunk_rows = rows + 2 * CHUNK * limits.sequences
-    per_chunk_row = (
-        c.linear_num_value_heads * m * (10 * c.linear_key_head_dim + 8 * c.linear_value_head_dim + 6 * CHUNK)
-    )
-    yield Buffer(
-        "scratch",
-        "temporaries of the rows",
-        HOST,
-        rows * per_row + chunk_rows * per_chunk_row,
-        LAYER,
-        f"{rows} rows x {per_row:,} B, {chunk_rows} rows of padded chunks x {per_chunk_row:,} B",
-    )
-    yield from _tiles(c, limits, a, m)
+    wide, rows = c.hc_count * c.hidden_size, limits.rows
+    words = f"{rows} rows x 4 x {wide} x {a} B: before and after a write, and for the draft"
+    yield Buffer("scratch", "streams", HOST, rows * 4 * wide * a, STEP, words)
+    found = _stages(c, limits, a, m)
+    name = max(found, key=lambda n: found[n][0])
+    nbytes, words = found[name]
+    yield Buffer("scratch", f"the largest stage, {name}", HOST, nbytes, LAYER, words)
     numbers = weights.sizes(draft=limits.draft > 0).decoded
     yield Buffer(
         "scratch",
@@ -196,57 +190,49 @@ def _temporaries(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[B
     )
 
 
-def _row_bytes(c: ModelConfig, a: int, m: int) -> int:
-    """Most bytes that one row's temporaries take at once, the streams and what the draft gets included."""
-    wide, hidden = c.hc_count * c.hidden_size, c.hidden_size
-    streams = 4 * wide * a
-    hyper = wide * (4 * a + 5 * m)
-    ngram = wide * (c.ple_conv_kernel_size * (a + m) + 3 * m + 8 * a) if c.ple_layers else 0
-    channels, heads = conv_channels(c), c.linear_num_value_heads
-    values = heads * (c.linear_key_head_dim * 2 + c.linear_value_head_dim * 4)
-    delta = channels * (c.linear_conv_kernel_dim * (a + m) + 3 * m + 4 * a) + values * (a + 2 * m)
-    queries = c.num_attention_heads * c.head_dim
-    attention = queries * (6 * a + 6 * m) + 4 * c.num_key_value_heads * c.head_dim * (a + m)
-    pairs = c.num_experts_per_tok * hidden
-    experts = pairs * (2 * a + 3 * m) + c.num_experts * (4 * m + 24) + hidden * 4 * m
-    return streams + max(hyper, ngram, delta, attention, experts)
+def _stages(c: ModelConfig, limits: Limits, a: int, m: int) -> dict[str, tuple[int, str]]:
+    """Stage of a layer -> most bytes that its temporaries take at once, and how many of what that is."""
+    rows, wide, d = limits.rows, c.hc_count * c.hidden_size, c.hidden_size
+    pairs, e = c.num_experts_per_tok * d, c.num_experts
+    each = {
+        "hyper-connections": wide * (4 * a + 5 * m),
+        "experts": pairs * (2 * a + 3 * m) + e * (4 * m + 24) + d * 4 * m,
+    }
+    if c.ple_layers:
+        each["n-gram layer"] = wide * (c.ple_conv_kernel_size * (a + m) + 3 * m + 8 * a)
+    out = {name: (rows * n, f"{rows} rows x {n:,} B") for name, n in each.items()}
+    out["delta net"] = _delta_net(c, limits, a, m)
+    out["sparse attention"] = _sparse_attention(c, limits, a, m)
+    return out
 
 
-def _tiles(c: ModelConfig, limits: Limits, a: int, m: int) -> Iterator[Buffer]:
-    blocks, heads = c.indexer_budget // c.indexer_compress_ratio, c.indexer_n_heads
-    each = heads * TILE * m * 2 + (blocks + TILE) * (3 * m + 8 * 4)
-    yield Buffer(
-        "scratch",
-        "index scores of one tile",
-        HOST,
-        limits.rows * each,
-        LAYER,
-        f"{limits.rows} rows x ({heads} heads x {TILE} scores, {blocks} + {TILE} candidates) = {each:,} B",
+def _delta_net(c: ModelConfig, limits: Limits, a: int, m: int) -> tuple[int, str]:
+    heads, dk, dv = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+    channels = conv_channels(c)
+    row = channels * (c.linear_conv_kernel_dim * (a + m) + 3 * m + 4 * a)
+    row += heads * (2 * dk + 4 * dv) * (a + 2 * m)
+    padded = limits.rows + 2 * CHUNK * limits.sequences
+    inner = heads * m * (10 * dk + 8 * dv + 6 * CHUNK)
+    matrix = heads * dk * dv * m
+    words = (
+        f"{limits.rows} rows x {row:,} B, {padded} rows of padded chunks x {inner:,} B, "
+        f"{limits.sequences} sequences x 4 matrices x {matrix:,} B"
     )
-    yield Buffer(
-        "scratch",
-        "masks of one attention tile",
-        HOST,
-        MASK_ELEMENTS * (m + 6),
-        LAYER,
-        f"{MASK_ELEMENTS:,} pairs x {m + 6} B",
+    return limits.rows * row + padded * inner + limits.sequences * 4 * matrix, words
+
+
+def _sparse_attention(c: ModelConfig, limits: Limits, a: int, m: int) -> tuple[int, str]:
+    """Rows, and the larger of the three tiles: index scores, masks, one sequence's chosen tokens."""
+    rows, width = limits.rows, c.num_key_value_heads * c.head_dim
+    row = c.num_attention_heads * c.head_dim * (6 * a + 6 * m) + 4 * width * (a + m)
+    blocks, ratio = c.indexer_budget // c.indexer_compress_ratio, c.indexer_compress_ratio
+    tile = max(0, min(TILE, limits.context // ratio - blocks))
+    scores = rows * ((2 * c.indexer_n_heads * m + 3 * m + 32) * tile + (3 * m + 32) * blocks) if tile else 0
+    masks = min(MASK_ELEMENTS + limits.context, rows * limits.context) * (m + 6)
+    chosen = limits.window * (c.indexer_budget + ratio) * width * 2 * (a + 2 * m)
+    best = max(scores, masks, chosen)
+    words = (
+        f"{rows} rows x {row:,} B, and {best:,} B, the largest of index scores ({tile} blocks a tile), "
+        f"masks of a tile and the tokens that verify rows chose"
     )
-    chosen = c.indexer_budget + c.indexer_compress_ratio
-    each = chosen * c.num_key_value_heads * c.head_dim * 2 * (a + 2 * m)
-    yield Buffer(
-        "scratch",
-        "chosen keys and values of one sequence's verify rows",
-        HOST,
-        limits.window * each,
-        LAYER,
-        f"{limits.window} rows x {chosen} tokens = {each:,} B a row",
-    )
-    matrix = c.linear_num_value_heads * c.linear_key_head_dim * c.linear_value_head_dim * m
-    yield Buffer(
-        "scratch",
-        "delta-net matrices of one layer",
-        HOST,
-        limits.sequences * matrix * 4,
-        LAYER,
-        f"{limits.sequences} sequences x 4 x {matrix:,} B",
-    )
+    return rows * row + best, words

@@ -118,13 +118,11 @@ def check_limits(limits: Limits, c: ModelConfig, gpus: bool) -> None:
         if value is not None and (value < low or (high is not None and value > high)):
             expected = f"at least {low}" if high is None else f"{low} to {high}"
             raise ConfigError(f"{name} is {value}; expected {expected} ({flag(name)})")
-        if not gpus and name in GPU_ONLY and value is not None:
-            raise ConfigError(f"{flag(name)} is {value}, but there is no GPU to plan for (--gpu)")
-    if not gpus and (limits.kv or limits.kv_format):
-        given = "kv" if limits.kv else "kv_format"
-        raise ConfigError(
-            f"{flag(given)} is {getattr(limits, given)}, but there is no GPU to plan for (--gpu)"
-        )
+    for name in () if gpus else GPU_ONLY:
+        if getattr(limits, name) is not None:
+            raise ConfigError(
+                f"{flag(name)} is {getattr(limits, name)}, but there is no GPU to plan for (--gpu)"
+            )
     if limits.page_size < 1 or limits.page_size % c.indexer_compress_ratio:
         ratio = c.indexer_compress_ratio
         raise ConfigError(f"page_size is {limits.page_size}; expected a multiple of {ratio} (--page-size)")

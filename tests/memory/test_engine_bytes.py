@@ -1,0 +1,191 @@
+"""The plan against what the engine really allocates: state and weights to the byte, scratch as a bound."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from nextfit.checkpoint import open_checkpoint
+from nextfit.checkpoint.load import load_weights
+from nextfit.checkpoint.packed import Packed, Stack
+from nextfit.engine.config import EngineConfig
+from nextfit.engine.engine import Engine
+from nextfit.engine.params import SamplingParams
+from nextfit.engine.request import Request
+from nextfit.llm import load_model
+from nextfit.memory.hardware import Hardware
+from nextfit.memory.plan import Limits, plan
+from nextfit.memory.plan_engine import state
+from nextfit.memory.plan_weights import from_checkpoint, from_format
+from nextfit.model.state import State, StateShape
+from nextfit.models import default_path
+from tests.support.random_model import small_config
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+STATE = ("K/V pages", "index keys", "recurrent slots", "commit logs")
+
+
+def storages(value: Any) -> dict[int, int]:
+    """Address -> bytes of every tensor storage inside a value."""
+    if isinstance(value, Tensor):
+        s = value.untyped_storage()
+        return {s.data_ptr(): s.nbytes()} if s.nbytes() else {}
+    if isinstance(value, dict):
+        children = list(value.values())
+    elif isinstance(value, list | tuple):
+        children = list(value)
+    elif is_dataclass(value):
+        children = [getattr(value, f.name) for f in fields(value)]
+    elif hasattr(value, "__dict__"):
+        children = list(vars(value).values())
+    else:
+        return {}
+    return {k: n for child in children for k, n in storages(child).items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "dtype"),
+    [
+        ({}, {"context": 300, "sequences": 3, "draft": 4}, "float32"),
+        ({"mtp_num_hidden_layers": 0}, {"context": 1000, "sequences": 8, "draft": 0}, "bfloat16"),
+        (
+            {"ple_layers": (), "indexer_compress_ratio": 8, "num_key_value_heads": 1},
+            {"context": 64, "sequences": 1, "draft": 8, "page_size": 24, "kv_tokens": 500},
+            "float64",
+        ),
+        ({"ple_layers": (1, 2), "ngram_size": 2}, {"context": 4096, "sequences": 5, "draft": 1}, "bfloat16"),
+    ],
+)
+def test_state_to_the_byte(changes: dict[str, Any], limits: dict[str, Any], dtype: str) -> None:
+    c = small_config(**changes)
+    lim = Limits(**limits, dtype=dtype)
+    engine = EngineConfig(**limits)
+    shape = StateShape(engine.sequences + 1, engine.pages() + 1, engine.page_size, engine.draft + 1)
+    real = State(c, shape, getattr(torch, dtype), torch.device("cpu"))
+    assert sum(b.bytes for b in state(c, lim)) == sum(storages(real).values())
+    if real.draft is None:
+        assert not any(b.owner == "draft" for b in state(c, lim))
+    else:
+        drafts = sum(b.bytes for b in state(c, lim) if b.owner == "draft")
+        assert drafts == sum(storages(real.draft).values())
+
+
+@pytest.mark.parametrize("sequences", [1, 2, 7, 100])
+@pytest.mark.parametrize("context", [2, 17, 8192, 100_000])
+@pytest.mark.parametrize("kv_tokens", [None, 1, 50_000])
+def test_pages_are_the_engines(sequences: int, context: int, kv_tokens: int | None) -> None:
+    given = {"sequences": sequences, "context": context, "kv_tokens": kv_tokens, "page_size": 16}
+    assert Limits(**given).pages() == EngineConfig(**given).pages()  # type: ignore[arg-type]
+
+
+def resident(weight: Any) -> int:
+    if isinstance(weight, Stack):
+        return sum(resident(p) for p in weight.parts)
+    if isinstance(weight, Packed):
+        return sum(x.nbytes for x in weight.parts.values())
+    return weight.nbytes if isinstance(weight, Tensor) else 0
+
+
+@pytest.mark.parametrize("draft", [True, False])
+@pytest.mark.parametrize(
+    "path",
+    [
+        default_path(),
+        *(FIXTURES / f"micro-{n}" for n in ("nvfp4", "Q4_K_M.gguf", "IQ4_XS.gguf", "Q2_K.gguf")),
+    ],
+    ids=lambda p: p.name,
+)
+def test_weights_to_the_byte(path: Path, draft: bool) -> None:
+    checkpoint = open_checkpoint(path)
+    weights = from_checkpoint(checkpoint)
+    limits = Limits(context=64, draft=4 if draft else 0)
+    found = plan(checkpoint.config, weights, Hardware((), 1 << 40), limits).buffers
+    planned = sum(
+        b.bytes for b in found if b.place == "host" and "types" in b.formula or "experts," in b.formula
+    )
+    assert planned == sum(resident(w) for w in load_weights(checkpoint, draft=draft).values())
+    mapped = sum(b.bytes for b in found if b.place == "mapped file")
+    assert mapped == weights.sizes().table > 0
+
+
+class Peak(TorchDispatchMode):
+    """Bytes of all storages that operators made and that are still alive, and the most there ever were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        old = {x.untyped_storage()._cdata for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)}
+        out = func(*args, **(kwargs or {}))
+        for x in tree_flatten(out)[0]:
+            if isinstance(x, Tensor):
+                storage = x.untyped_storage()
+                if storage._cdata not in old and storage._cdata not in self.alive:
+                    self._add(storage)
+        return out
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, n = storage._cdata, storage.nbytes()
+        self.alive[key] = n
+        self.now += n
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._remove, key)
+
+    def _remove(self, key: int) -> None:
+        self.now -= self.alive.pop(key, 0)
+
+
+def test_the_measure_sees_temporaries() -> None:
+    with Peak() as peak:
+        x = torch.zeros(1000)
+        y = (x + 1) * 2
+        del x
+        z = y.view(10, 100) + 0
+    assert peak.peak == 3 * 4000
+    del y, z
+    assert peak.now == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "prompts", "dtype"),
+    [
+        ({"context": 700, "sequences": 4, "draft": 4, "prefill_chunk": 256}, [64, 70, 100, 300], "bfloat16"),
+        ({"context": 700, "sequences": 4, "draft": 1, "prefill_chunk": 256}, [600], "float32"),
+        ({"context": 1500, "sequences": 2, "draft": 0, "prefill_chunk": 128}, [1400, 90], "float32"),
+    ],
+)
+def test_temporaries_stay_below_their_bound(limits: dict[str, Any], prompts: list[int], dtype: str) -> None:
+    """And the bound is worth something: not ten times what is used."""
+    checkpoint = open_checkpoint(default_path())
+    weights = from_checkpoint(checkpoint)
+    found = plan(checkpoint.config, weights, Hardware((), 1 << 40), Limits(**limits, dtype=dtype)).buffers
+    owners = ("scratch", "history stage", "logits and sampler", "page tables")
+    bound = sum(b.bytes for b in found if b.owner in owners)
+    model = load_model(checkpoint, dtype, "cpu", limits["draft"] > 0)
+    engine = Engine(model, EngineConfig(**limits), ())
+    for i, n in enumerate(prompts):
+        params = SamplingParams(max_tokens=2, temperature=1.0, seed=1)
+        engine.add(Request(str(i), [(7 * j + i) % 900 for j in range(n)], params))
+    with torch.no_grad(), Peak() as peak:
+        while engine.has_work():
+            engine.step()
+    assert peak.peak <= bound < 10 * peak.peak, (peak.peak, bound)
+
+
+def test_formats_agree_with_files() -> None:
+    """A model written in one format takes what the format's name says."""
+    checkpoint = open_checkpoint(default_path())
+    files, named = from_checkpoint(checkpoint).sizes(), from_format(checkpoint.config, "bf16").sizes()
+    for name in files.resident:
+        assert files.resident[name] == named.resident[name], name
+    assert (files.experts, files.table) == (named.experts, named.table)
