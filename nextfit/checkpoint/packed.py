@@ -58,6 +58,11 @@ def _expert(weight: Tensor | Packed, index: int) -> Tensor | Packed:
     return weight[index] if isinstance(weight, Tensor) else _each(weight, lambda x: x[index])
 
 
+def rows(weight: Tensor | Packed, first: int, end: int) -> Tensor | Packed:
+    """Output rows `first` to `end` of a matrix, as a view."""
+    return weight[first:end] if isinstance(weight, Tensor) else _each(weight, lambda x: x[first:end])
+
+
 def decode(weight: Weight, dtype: torch.dtype) -> Tensor:
     """The weight's values [..., rows, columns] in `dtype`.
 

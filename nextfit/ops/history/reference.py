@@ -24,6 +24,7 @@ class Extended:
 
     values: Tensor  # [sequences * reach + rows, channels]
     index: Tensor  # [rows] int64: where each row stands in `values`
+    spans: tuple[tuple[int, int], ...]  # of each sequence: where its first row stands, and how many it has
 
     def back(self, n: int) -> Tensor:
         """The input n rows before each row, [rows, channels]; n at most the reach."""
@@ -60,7 +61,10 @@ def extend(history: History, batch: Batch, x: Tensor) -> Extended:
         ends = torch.tensor(batch.starts[d + 1 :], device=x.device)
         ends = ends + (torch.arange(d, n, device=x.device) + 1) * reach
         history.tail[batch.slots[d:]] = values[ends[:, None] + torch.arange(-reach, 0, device=x.device)]
-    return Extended(values, index)
+    spans = tuple(
+        (a + (s + 1) * reach, c) for s, (a, c) in enumerate(zip(batch.starts, batch.lengths, strict=False))
+    )
+    return Extended(values, index, spans)
 
 
 def causal_conv(extended: Extended, taps: Tensor, dilation: int = 1) -> Tensor:
@@ -68,7 +72,16 @@ def causal_conv(extended: Extended, taps: Tensor, dilation: int = 1) -> Tensor:
 
     taps [channels, K], the last one for the current row. Computed in the wide type, rounded once.
     """
-    k = taps.shape[1]
-    ages = torch.arange(k - 1, -1, -1, device=taps.device) * dilation
-    window = extended.values[extended.index[:, None] - ages]  # [rows, K, channels]
-    return (window * taps.T.to(wide(window.dtype))).sum(1).to(window.dtype)
+    dtype = extended.values.dtype
+    values, weights = extended.values.to(wide(dtype)), taps.T.to(wide(dtype))
+    k = len(weights)
+    y = values.new_empty(len(extended.index), values.shape[1])
+    row = 0
+    for first, n in extended.spans:
+        out = y[row : row + n]
+        torch.mul(values[first : first + n], weights[k - 1], out=out)
+        for i in range(k - 1):
+            back = first - dilation * (k - 1 - i)
+            out.addcmul_(values[back : back + n], weights[i])
+        row += n
+    return y.to(dtype)

@@ -9,8 +9,9 @@ from nextfit.ops.precision import wide
 def rms_norm(x: Tensor, gain: Tensor, eps: float, groups: int = 1) -> Tensor:
     """RMSNorm over each of `groups` equal parts of the last axis; `gain` (1 + w) spans the whole axis."""
     y = x.to(wide(x.dtype)).unflatten(-1, (groups, -1))
-    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
-    return (y.flatten(-2) * gain.to(y.dtype)).to(x.dtype)
+    mean = torch.linalg.vector_norm(y, dim=-1, keepdim=True).square_() / y.shape[-1]
+    y = (y * torch.rsqrt(mean + eps)).flatten(-2)
+    return y.mul_(gain).to(x.dtype)
 
 
 def l2_norm(x: Tensor, eps: float) -> Tensor:
