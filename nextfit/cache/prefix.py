@@ -108,9 +108,14 @@ class PrefixCache:
         return Admission(hit, shared + self.pages.take(count - len(shared)))
 
     def reserve(self, count: int) -> list[int] | None:
-        """`count` fresh device pages, evicting what is idle; None if there are not so many."""
-        if not (self._possible(count) and self._make_room(count)):
+        """`count` fresh device pages, evicting what is idle; None if there are not so many.
+
+        Idle pages above one that its donor still holds cannot go one by one; if only they are left, all goes.
+        """
+        if not self._possible(count):
             return None
+        if not self._make_room(count):
+            self.flush()
         return self.pages.take(count)
 
     def insert(self, key: bytes, pages: list[int]) -> int:
@@ -164,6 +169,12 @@ class PrefixCache:
         self._snapshots[node.snapshot] = node
         self._warm.push(node)
         return node.snapshot
+
+    def discard(self, number: int) -> None:
+        """Drop a snapshot that a later one of the same request replaces, unless it is gone or in use."""
+        node = self._snapshots.get(number)
+        if node and self.host.snapshots.holders(number) == 1:
+            self._forget(node)
 
     def take_moves(self) -> list[Move]:
         """Page copies to do in this order, before any page handed out since is written and any snapshot copied."""

@@ -14,6 +14,9 @@ class EngineConfig:
     prefill_chunk: int = 512  # prompt rows a step computes at most
     draft: int = 4  # tokens drafted per round, 0..8
     page_size: int = 16  # tokens, a multiple of the model's index block
+    snapshots: int = 16  # recurrent states kept for requests that begin alike; 0: no prefix cache
+    snapshot_every: int = 2048  # tokens between the snapshots of a long prompt, whole pages
+    answer_every: int = 64  # tokens after which the snapshot of an answer is renewed, whole pages
     kv_tokens: int | None = (
         None  # tokens all requests' pages hold together; None: one full context or 8,192 each
     )
