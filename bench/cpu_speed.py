@@ -105,7 +105,10 @@ def measure(
     pairs = [(speed(ours), speed(theirs)) for _ in range(rounds)]
     mine, other = (statistics.median(p[i] for p in pairs) for i in (0, 1))
     ratio = statistics.median(a / b for a, b in pairs)
-    print(f"{what:18} nextfit {mine:7.1f} tok/s   transformers {other:7.1f} tok/s   ratio {ratio:5.2f}", flush=True)
+    print(
+        f"{what:18} nextfit {mine:7.1f} tok/s   transformers {other:7.1f} tok/s   ratio {ratio:5.2f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ TORCH_FREE = (
     "nextfit.engine.request",
     "nextfit.engine.scheduler",
     "nextfit.engine.sequence",
+    "nextfit.memory.plan",
+    "nextfit.memory.report",
     "nextfit.models",
     "nextfit.text",
 )

@@ -231,9 +231,9 @@ def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], se
     seen["preempted"] += len(preempted)
     for s, decoding, drafts, accepted in before:
         if decoding and s.finish is None and s not in preempted:
-            right = s.accepted - accepted
-            seen["accepted"] += right
-            seen["rejected at", right] += right < drafts
+            depth = s.accepted - accepted
+            seen["accepted"] += depth
+            seen["rejected at", depth] += depth < drafts
     seen["steps"] += 1
     seen["mixed steps"] += len({decoding for _, decoding, *_ in before}) == 2
     return out
@@ -259,7 +259,7 @@ def compare(answer: Answer, wanted: Answer, r: Request) -> None:
         assert a.token == b.token, r
         assert a.logprob is not None and b.logprob is not None and abs(a.logprob - b.logprob) < 1e-9
         assert [i for i, _ in a.top] == [i for i, _ in b.top]
-        assert all(abs(x - y) < 1e-9 for (_, x), (_, y) in zip(a.top, b.top, strict=True))
+        assert all(abs(p - q) < 1e-9 for (_, p), (_, q) in zip(a.top, b.top, strict=True))
     stats = answer.last.stats
     assert stats.completion_tokens == len(answer.tokens) and stats.prompt_tokens == len(r.prompt)
     assert 0 <= stats.accepted <= stats.drafted

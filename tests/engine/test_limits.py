@@ -15,14 +15,14 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def make(ends: tuple[int, ...] = (), draft: int = 3, context: int = 128, **limits: int) -> Engine:
-    config = EngineConfig(context=context, sequences=1, draft=draft, **limits)  # type: ignore[arg-type]
+    config = EngineConfig(context=context, sequences=1, draft=draft, **limits)
     return Engine(tiny_model(0), config, ends)
 
 
 def finish(e: Engine, prompt: list[int] = PROMPT, **params: object) -> tuple[list[int], list[float], Output]:
     """Tokens, their logprobs and the last output of one request."""
-    settings = dict(temperature=0, seed=1, logprobs=0) | params
-    e.add(Request("a", prompt, SamplingParams(**settings)))  # type: ignore[arg-type]
+    settings: dict = dict(temperature=0, seed=1, logprobs=0) | params
+    e.add(Request("a", prompt, SamplingParams(**settings)))
     tokens, logprobs = [], []
     while True:
         for out in e.step():
@@ -33,9 +33,9 @@ def finish(e: Engine, prompt: list[int] = PROMPT, **params: object) -> tuple[lis
                 return tokens, logprobs, out
 
 
-def plain(n: int = 40, **params: object) -> list[int]:
+def plain() -> list[int]:
     """The answer that nothing stops; sampled, so that its tokens differ."""
-    return finish(make(draft=0), max_tokens=n, temperature=1, **params)[0]
+    return finish(make(draft=0), max_tokens=40, temperature=1)[0]
 
 
 def first_new(tokens: list[int], start: int) -> int:
@@ -53,7 +53,7 @@ def test_end_tokens(how: str, start: int, draft: int) -> None:
     answer = plain()
     at = first_new(answer, start)
     end, other = answer[at], next(t for t in range(48) if t not in answer)
-    ends = {"first end": (end, other), "second end": (other, end)}.get(how, ())
+    ends: tuple[int, ...] = {"first end": (end, other), "second end": (other, end)}.get(how, ())
     params: dict = {"temperature": 1, "max_tokens": 40}
     if "stop_token_ids" in how:
         params["stop_token_ids"] = (end,)

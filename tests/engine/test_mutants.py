@@ -17,6 +17,7 @@ from nextfit.model import delta_net, model, ngram
 from nextfit.ops.batch import Batch
 from nextfit.ops.delta_net import DeltaState, gated_delta_rule
 from nextfit.ops.history import Extended, History, extend
+from nextfit.ops.sampling import choose as choose_rows
 from nextfit.ops.sparse_attention import KVPages
 from tests.engine.drive import LONG, PENALISED, Trace, run
 
@@ -121,10 +122,8 @@ def counts_once_per_block(patch: Patch) -> None:
 
 
 def noise_once_per_block(patch: Patch) -> None:
-    plain = sampler.choose
-
     def choose(logits: Tensor, positions: Tensor, **settings: object) -> Tensor:
-        return plain(logits, positions[:1].expand_as(positions), **settings)  # type: ignore[arg-type]
+        return choose_rows(logits, positions[:1].expand_as(positions), **settings)  # type: ignore[arg-type]
 
     patch.setattr(sampler, "choose", choose)
 

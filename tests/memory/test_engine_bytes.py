@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ from nextfit.memory.plan_engine import state
 from nextfit.memory.plan_weights import from_checkpoint, from_format
 from nextfit.model.state import State, StateShape
 from nextfit.models import default_path
-from tests.support.random_model import small_config
+from tests.support.gguf_writer import write_gguf
+from tests.support.random_model import random_parts, small_config
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 STATE = ("K/V pages", "index keys", "recurrent slots", "commit logs")
@@ -114,6 +116,21 @@ def test_weights_to_the_byte(path: Path, draft: bool) -> None:
     assert planned == sum(resident(w) for w in load_weights(checkpoint, draft=draft).values())
     mapped = sum(b.bytes for b in found if b.place == "mapped file")
     assert mapped == weights.sizes().table > 0
+
+
+def test_weights_with_optional_factors_to_the_byte(tmp_path: Path) -> None:
+    """GGUF's NVFP4 may have one more factor for each expert; then all rows of the run have a place for it."""
+    c = small_config()
+    for name, extra in (
+        ("plain", {}),
+        ("factors", {"blk.0.ffn_gate_exps.scale": np.full(16, 0.5, np.float32)}),
+    ):
+        path = write_gguf(tmp_path / f"{name}.gguf", c, random_parts(c), kind="NVFP4", tensors=extra)
+        checkpoint = open_checkpoint(path)
+        sizes = from_checkpoint(checkpoint).sizes()
+        experts = sum(sizes.experts) + sum(sizes.draft_experts)
+        planned = sum(sizes.resident.values()) + c.num_experts * experts
+        assert planned == sum(resident(w) for w in load_weights(checkpoint).values()), name
 
 
 class Peak(TorchDispatchMode):

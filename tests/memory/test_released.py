@@ -163,6 +163,13 @@ def test_snapshot() -> None:
     assert round(snapshot / 1e6) == 116
 
 
+def test_commit_logs() -> None:
+    """Of each verify row: keys of key heads, values, two gates, and what the windows take in; twice by parity."""
+    row = 36 * ((16 * 128 + 48 * (128 + 2)) * 4 + 10240 * 2) + 10240 * 2 + 8 + 13 * 128 * 2
+    assert total(gpu(), "commit logs") == 2 * 2 * 5 * row
+    assert total(gpu(draft=0), "commit logs") == 2 * 2 * (row - 128 * 2)
+
+
 def test_history_stage_and_hidden_states() -> None:
     assert total(gpu(), "history stage") == 262144 * 2048
     a, b = gpu(prefill_chunk=512), gpu(prefill_chunk=513)

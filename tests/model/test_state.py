@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -17,11 +18,9 @@ from tests.engine.drive import OTHER, TINY
 from tests.model.drive import Line, Rows, Session, cuts, text
 from tests.support.random_model import random_weights, small_config
 
-pytestmark = pytest.mark.usefixtures("no_grad")
 
-
-@pytest.fixture
-def no_grad():  # noqa: ANN201
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
     with torch.no_grad():
         yield
 
@@ -116,11 +115,9 @@ def test_rejected_drafts_leave_nothing(accepted: int, ahead: int) -> None:
         plain.step([Rows(plain_line, [token], decode=True)])
     assert line.computed == plain_line.computed == len(prompt) + accepted
     # first the next step, which commits by itself
-    after = [
-        session.step([Rows(line, [77, 78], decode=True)])[0],
-        plain.step([Rows(plain_line, [77, 78], decode=True)])[0],
-    ]
-    assert torch.allclose(after[0], after[1], atol=1e-11)
+    (x,) = session.step([Rows(line, [77, 78], decode=True)])
+    (y,) = plain.step([Rows(plain_line, [77, 78], decode=True)])
+    assert torch.allclose(x, y, atol=1e-11)
     line.computed, line.replay = line.computed - 2, 0
     plain_line.computed, plain_line.replay = plain_line.computed - 2, 0
     got, wanted = left_behind(session, line), left_behind(plain, plain_line)

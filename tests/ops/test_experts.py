@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nextfit.checkpoint.packed import Packed, Stack, decode
+from nextfit.checkpoint.packed import Packed, Stack, Weight, decode
 from nextfit.ops import experts
 from tests.ops.common import ROWS, batch, generator
 from tests.support.packing import random_blocks
@@ -24,7 +24,9 @@ def naive(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
     return out
 
 
-def mixture(x: Tensor, ids: Tensor, weights: Tensor, gate_up, down, decode: int = 0) -> Tensor:  # noqa: ANN001
+def mixture(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, decode: int = 0
+) -> Tensor:
     return experts.mixture(x, ids, weights, gate_up, down, batch([1] * len(x), decode=decode))
 
 
