@@ -14,6 +14,12 @@ from nextfit.errors import RequestError
 from nextfit.model import Model, StateShape
 
 
+def state_shape(config: EngineConfig) -> StateShape:
+    """A recurrent slot for each sequence and each snapshot; number 0 of slots and pages is nobody's."""
+    slots = config.sequences + config.snapshots + 1
+    return StateShape(slots, config.pages() + 1, config.page_size, config.draft + 1)
+
+
 class Engine:
     """Continuous batching over one model: `add` requests, call `step` while `has_work`."""
 
@@ -21,10 +27,7 @@ class Engine:
         """`ends` are the token ids that finish an answer unless a request sets `ignore_eos`."""
         self.model, self.config, self.ends = model, config, frozenset(ends)
         self.scheduler = Scheduler(config)
-        # number 0 of slots and pages is nobody's
-        slots = config.sequences + config.snapshots + 1
-        shape = StateShape(slots, config.pages() + 1, config.page_size, config.draft + 1)
-        self.state = model.new_state(shape)
+        self.state = model.new_state(state_shape(config))
         self._snapshots = Snapshots(self.scheduler, self.state)
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
@@ -105,5 +108,5 @@ class Engine:
 def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
     stats = None
     if s.finish:
-        stats = Stats(s.prompt_length, s.generated, s.cached, s.drafted, s.accepted)
+        stats = Stats(s.prompt_length, s.generated, s.cached or 0, s.drafted, s.accepted)
     return Output(s.request.id, tokens, s.finish, s.stop_token, stats=stats)

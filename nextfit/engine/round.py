@@ -42,7 +42,9 @@ def run_round(model: Model, state: State, rows: list[Rows], drafting: bool) -> l
     With `drafting` the draft head sees all rows, also of requests that want no drafts: others may share them.
     """
     batch = make_batch([_span(r) for r in rows], model.device)
-    before = {r.sequence.order: state.streams.tail[r.sequence.slot].clone() for r in rows if r.sequence.behind}
+    before = {
+        r.sequence.order: state.streams.tail[r.sequence.slot].clone() for r in rows if r.sequence.behind
+    }
     streams = model.forward(batch, state)
     logits = _wanted_logits(model, streams, rows, batch.starts)
     advances, committed = [], []

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from nextfit.cache import HostSize, HostTier, Pool, PrefixCache, SharedPool, encode, resume_limit, snapshot_positions
+from nextfit.cache import (
+    TOKEN_BYTES,
+    HostSize,
+    HostTier,
+    Pool,
+    PrefixCache,
+    SharedPool,
+    encode,
+    resume_limit,
+    snapshot_positions,
+)
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.sequence import Sequence
 
@@ -37,7 +47,7 @@ class Scheduler:
         self.slots = Pool(config.sequences)
         host = HostTier(HostSize(config.snapshots, pages=0))
         self.cache = PrefixCache(SharedPool(config.pages()), config.page_size, host)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: deque[Sequence] = deque()  # in the order of arrival
         self.running: list[Sequence] = []
 
     def add(self, sequence: Sequence) -> None:
@@ -54,6 +64,7 @@ class Scheduler:
     def schedule(self) -> list[Rows]:
         """Rows of the next step, decode rows first; empty when there is nothing to do."""
         step: list[Rows] = []
+        before = len(self.running)
         for s in [s for s in self.running if s.decoding]:
             if s in self.running and self._cover(s, len(s.tokens) + len(s.drafts), step):
                 step.append(Rows(s, 1 + len(s.drafts), decode=True))
@@ -61,8 +72,9 @@ class Scheduler:
         for s in [s for s in self.running if not s.decoding]:
             if s in self.running:
                 budget -= self._prefill(s, budget, step)
+        crowded = len(self.running) < before  # somebody was preempted and would take back what was needed
         for s in list(self.waiting):
-            if budget <= 0 or not self.slots.free:
+            if crowded or budget <= 0 or not self.slots.free:
                 break
             if self._awaited(s):
                 continue
@@ -81,42 +93,47 @@ class Scheduler:
 
     def _awaited(self, s: Sequence) -> bool:
         """Whether a running prefill is about to leave a snapshot that `s` can begin from."""
-        key, limit = encode(s.tokens), resume_limit(len(s.tokens), self.page_size)
-        unit = len(key) // len(s.tokens)
+        limit = resume_limit(len(s.tokens), self.page_size)
+        stops = [(stop, r) for r in self.running for stop in r.stops if stop <= limit]
+        if not stops:
+            return False
+        key = encode(s.tokens)
         have = self.cache.match(key, limit).length
-        return any(
-            have < stop <= limit and r.key[: stop * unit] == key[: stop * unit]
-            for r in self.running
-            for stop in r.stops
-        )
+        return any(have < stop and r.key.startswith(key[: stop * TOKEN_BYTES]) for stop, r in stops)
 
     def _admit(self, s: Sequence) -> bool:
-        """Give `s` a slot and the pages of its tokens, those of the longest cached prefix among them."""
+        """Give `s` a slot and the pages up to its next token, those of the longest cached prefix among them.
+
+        A page for each of the others must be left, or it would soon be preempted.
+        """
         s.key = encode(s.tokens)
         limit = resume_limit(len(s.tokens), self.page_size)
-        admission = self.cache.admit(s.key, limit, self._needed(len(s.tokens)))
+        admission = self.cache.admit(s.key, limit, self._needed(s, len(s.tokens)), len(self.running))
         if admission is None:
             return False
         hit = admission.hit
         s.pages, s.computed, s.restore = admission.pages, hit.length, hit.snapshot
-        s.cached, s.behind = max(s.cached, hit.length if not s.generated else 0), hit.length > 0
+        s.cached, s.behind = hit.length if s.cached is None else s.cached, hit.length > 0
         if self.config.snapshots:
-            every = self.config.snapshot_every
-            s.stops = list(snapshot_positions(hit.length, len(s.tokens), every, self.page_size, hit.divergence))
+            every = self.config.whole_pages(self.config.snapshot_every)
+            s.stops = list(
+                snapshot_positions(hit.length, len(s.tokens), every, self.page_size, hit.divergence)
+            )
         s.slot = self.slots.take()[0]
         self.waiting.remove(s)
         self.running.append(s)
         return True
 
-    def _needed(self, tokens: int) -> int:
-        return -(-(tokens + 1) // self.page_size)  # a draft row lies one slot later
+    def _needed(self, s: Sequence, tokens: int) -> int:
+        """Pages of the first `tokens` tokens and the drafts after them; a draft row lies one slot later."""
+        return -(-(min(s.limit, tokens + 1 + s.draft_depth) + 1) // self.page_size)
 
     def _cover(self, s: Sequence, tokens: int, step: list[Rows]) -> bool:
         """Give `s` the pages for its first `tokens` tokens and the drafts after them, if need be of younger ones.
 
         The oldest is never preempted, so it always gets on.
         """
-        missing = self._needed(min(s.limit, tokens + 1 + s.draft_depth)) - len(s.pages)
+        missing = self._needed(s, tokens) - len(s.pages)
         while missing > 0:
             fresh = self.cache.reserve(missing)
             if fresh is not None:
@@ -134,7 +151,8 @@ class Scheduler:
         self.running.remove(s)
         self._release(s)
         s.computed, s.replay, s.drafts = 0, 0, []
-        self.waiting.appendleft(s)
+        at = sum(w.order < s.order for w in self.waiting)
+        self.waiting.insert(at, s)
 
     def _release(self, s: Sequence) -> None:
         self.cache.pages.give(s.pages)
@@ -148,4 +166,6 @@ class Scheduler:
         self.slots.check()
         held = [p for s in self.running for p in s.pages]
         self.cache.check(held, [s.restore for s in self.running if s.restore])
-        assert len({s.slot for s in self.running}) == len(self.running) == self.slots.capacity - self.slots.free
+        assert (
+            len({s.slot for s in self.running}) == len(self.running) == self.slots.capacity - self.slots.free
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nextfit.cache import encode
+from nextfit.cache import TOKEN_BYTES, encode
 from nextfit.engine.scheduler import Rows, Scheduler
 from nextfit.engine.sequence import Sequence
 from nextfit.model import State
@@ -32,26 +32,29 @@ class Snapshots:
         for s in [r.sequence for r in rows if r.sequence.finish is None and self.config.snapshots]:
             if s.stops and s.computed == s.stops[0]:
                 self._save(s, s.stops.pop(0))
-            every = self.config.answer_every
+            every = self.config.whole_pages(self.config.answer_every)
             at = s.computed // every * every
             if s.replay and at > s.computed - s.replay:
-                self.cache.discard(s.latest)
-                s.latest = self._save(s, at)
+                if s.latest:
+                    self.cache.discard(s.key, s.latest)
+                s.latest = at if self._save(s, at) else 0
 
-    def _save(self, s: Sequence, length: int) -> int:
-        """Snapshot of `s` after `length` tokens, which are committed or logged; 0 if there is one or no room."""
-        if len(s.key) < length * 8:
-            s.key = encode(s.tokens[:length])
+    def _save(self, s: Sequence, length: int) -> bool:
+        """Snapshot of `s` after `length` tokens, which are committed or logged, unless there is one or no room."""
+        if len(s.key) < length * TOKEN_BYTES:
+            s.key = encode(s.tokens)
         self.cache.insert(s.key, s.pages[: length // self.config.page_size])
         number = self.cache.snapshot(s.key, length)
         if number is None:
-            return 0
+            return False
         target = self._slot(number)
         self._copy([s.slot], [target])
         if s.replay:
-            slots, rows = (torch.tensor([n], device=self.state.device) for n in (target, length - s.computed + s.replay))
+            slots, rows = (
+                torch.tensor([n], device=self.state.device) for n in (target, length - s.computed + s.replay)
+            )
             self.state.commit_slots(slots, rows)
-        return number
+        return True
 
     def _slot(self, number: int) -> int:
         return self.config.sequences + number
