@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.engine import Engine
@@ -149,8 +150,11 @@ def solo(model: int, number: int) -> Answer:
 
 
 @cache
-def drafts_after(model: int, number: int, tokens: int) -> tuple[int, ...]:
-    """What the draft head says after the first `tokens` tokens of the finished sequence, computed afresh."""
+def drafts_after(model: int, number: int, tokens: int) -> tuple[list[int], list[Tensor]]:
+    """What the draft head says after the first `tokens` tokens of the finished sequence, computed afresh.
+
+    With the history that it says it from (`draft_history`), in which faults show that change no draft.
+    """
     r = request(number)
     whole = r.prompt + [t.token for t in solo(model, number).tokens]
     e = engine(model, draft=8)
@@ -159,7 +163,14 @@ def drafts_after(model: int, number: int, tokens: int) -> tuple[int, ...]:
     s.tokens = whole[: tokens - 1]
     e.step()
     assert s.tokens == whole[:tokens]
-    return tuple(s.drafts)
+    return s.drafts, draft_history(e, s)
+
+
+def draft_history(e: Engine, s: Sequence) -> list[Tensor]:
+    """Keys, values and block keys of the draft head over the computed tokens of `s`."""
+    pages, table = e.state.draft, torch.tensor(s.pages)
+    assert pages is not None
+    return [*pages.tokens(table, s.computed), pages.blocks(table, s.computed // 4)]
 
 
 def running(e: Engine, request_id: str) -> Sequence:
@@ -232,7 +243,10 @@ def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], se
             if trace.check_drafts and s.drafts and own and s.generated % 4 == 1:
                 seen["drafts compared"] += 1
                 seen["drafts compared after a hit"] += bool(s.cached) and s.generated == 1
-                assert s.drafts == list(drafts_after(trace.model, n, len(s.tokens))[: len(s.drafts)])
+                drafts, history = drafts_after(trace.model, n, len(s.tokens))
+                assert s.drafts == drafts[: len(s.drafts)]
+                pairs = zip(draft_history(e, s), history, strict=True)
+                assert all(torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in pairs)
             if n in trace.forced:
                 right = [t.token for t in solo(trace.model, n).tokens][s.generated :]
                 right += [1] * 9  # beyond an end token

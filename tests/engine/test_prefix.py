@@ -36,7 +36,7 @@ def prefills(monkeypatch: pytest.MonkeyPatch) -> Rows:
 
 def make(draft: int = 0, snapshots: int = 16, **limits: int) -> Engine:
     values = dict(context=256, sequences=4, draft=draft, snapshots=snapshots) | limits
-    return Engine(tiny_model(0), EngineConfig(**values), ())  # type: ignore[arg-type]
+    return Engine(tiny_model(0), EngineConfig(**values), ())
 
 
 def ask(

@@ -26,7 +26,7 @@ def sequence(
 
 def small(**limits: int) -> Scheduler:
     values = dict(sequences=2, page_size=4, kv_tokens=1, snapshots=0) | limits
-    return Scheduler(EngineConfig(**values))  # type: ignore[arg-type]
+    return Scheduler(EngineConfig(**values))
 
 
 class Slots:

@@ -28,9 +28,9 @@ class Watch:
         cache._forget = self._forget  # type: ignore[method-assign]
         cache._drop_last = self._drop_last  # type: ignore[method-assign]
 
-    def _add(self, s: Sequence) -> None:
-        self._everybody.append(s)
-        Scheduler.add(self.scheduler, s)
+    def _add(self, sequence: Sequence) -> None:
+        self._everybody.append(sequence)
+        Scheduler.add(self.scheduler, sequence)
 
     def _admit(self, s: Sequence) -> bool:
         again = s.cached is not None
