@@ -243,15 +243,15 @@ def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], se
             if trace.check_drafts and s.drafts and own and s.generated % 4 == 1:
                 seen["drafts compared"] += 1
                 seen["drafts compared after a hit"] += bool(s.cached) and s.generated == 1
-                drafts, history = drafts_after(trace.model, n, len(s.tokens))
-                assert s.drafts == drafts[: len(s.drafts)]
+                right, history = drafts_after(trace.model, n, len(s.tokens))
+                assert s.drafts == right[: len(s.drafts)]
                 pairs = zip(draft_history(e, s), history, strict=True)
                 assert all(torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in pairs)
             if n in trace.forced:
-                right = [t.token for t in solo(trace.model, n).tokens][s.generated :]
-                right += [1] * 9  # beyond an end token
+                known = [t.token for t in solo(trace.model, n).tokens][s.generated :]
+                known += [1] * 9  # beyond an end token
                 forced[n] = len(s.tokens)
-                s.drafts = force(trace.forced[n], right[: s.draft_room()], step)
+                s.drafts = force(trace.forced[n], known[: s.draft_room()], step)
         before.append((s, s.decoding, len(s.drafts), s.accepted))
     preempted = watch_preemption(e)
     out = e.step()

@@ -21,7 +21,7 @@ from tests.engine.alike import of_kind, turn
 from tests.engine.drive import Trace, run
 
 Patch = pytest.MonkeyPatch
-SHARING = dict(sequences=2, prefill_chunk=64, draft=4, page_size=4, snapshots=16, answer_every=16)
+SHARING = dict(sequences=2, prefill_chunk=64, draft=4, page_size=4, snapshots=16, answer_every=8)
 PARTED = of_kind("parted", 0)
 TRACES = [
     # several at once on one prefix, parting one token before, at and after its last page
@@ -29,7 +29,7 @@ TRACES = [
     # an answer that is gone on with, snapshots of it being taken inside verified blocks
     Trace(
         0,
-        SHARING | dict(page_size=16),
+        SHARING,
         {of_kind("talk", 0)[0]: 0, turn(0, 1): 14, turn(0, 2): 28},
         {},
         {of_kind("talk", 0)[0]: "right", turn(0, 1): "1"},
@@ -189,7 +189,6 @@ def sound() -> None:
     """Without a fault all is well, and what the faults are about occurs."""
     seen = check()
     wanted = (
-        "awaited",
         ("hit", "parted"),
         ("hit", "turn"),
         "snapshots replaced",
