@@ -84,7 +84,7 @@ def request(number: int) -> Request:
     if number in LONG:
         prompt = [rng.randrange(48) for _ in range(rng.randint(16, 28))]
         params = SamplingParams(
-            max_tokens=40, temperature=number % 2, seed=number, logprobs=1, ignore_eos=True
+            max_tokens=36, temperature=number % 2, seed=number, logprobs=1, ignore_eos=True
         )
         return Request(str(number), prompt, params)
     if number == PENALISED:
@@ -187,6 +187,7 @@ class Trace:
     cancels: dict[int, int] = field(default_factory=dict)  # request -> step
     forced: dict[int, str] = field(default_factory=dict)  # request -> a way of `force`
     check_drafts: bool = False
+    preempts: dict[int, range] = field(default_factory=dict)  # request -> steps
 
 
 def force(way: str, right: list[int], step: int) -> list[int]:
@@ -217,6 +218,9 @@ def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda 
                 seen["cancelled while waiting"] += s in e.scheduler.waiting
                 seen["cancelled while awaited"] += s in e.scheduler.waiting and e.scheduler._awaited(s)
                 e.cancel(request(n).id)
+        for n, steps in trace.preempts.items():
+            for s in [s for s in e.scheduler.running if step in steps and s.request.id == str(n)]:
+                e.scheduler._preempt(s, [])
         for out in observed_step(e, trace, step, forced, seen):
             answers[int(out.request_id)].add(out)
         e.scheduler.check()
