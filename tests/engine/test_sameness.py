@@ -114,7 +114,9 @@ def certain_alike(model: int) -> list[Trace]:
     in_turn = [first, *again, *of_kind("longer", model), *parted, *of_kind("short", model), talk, *turns]
     return [
         Trace(model, roomy, {n: 6 * i for i, n in enumerate(in_turn)}, {}, {}, check_drafts=True),
-        Trace(model, one, dict.fromkeys(in_turn, 0), {}, {again[0]: "1"}, check_drafts=True),
+        Trace(
+            model, one, dict.fromkeys([first, *again, *parted[::2], talk, turns[0]], 0), {}, {again[0]: "1"}
+        ),
         Trace(model, tight, dict.fromkeys([*choices, *header, talk], 0), {choices[1]: 1, header[0]: 3}),
         Trace(model, tight | dict(snapshots=16), dict.fromkeys([*LONG, talk, *turns], 0), {}, {talk: "2"}),
         Trace(model, roomy, dict.fromkeys([*choices, *parted[:3], first, again[0]], 0), {again[0]: 1}),
@@ -127,7 +129,7 @@ def test_requests_that_begin_alike(model: int) -> None:
     seen: Counter = Counter()
 
     @settings(
-        max_examples=8,
+        max_examples=5,
         deadline=None,
         database=None,
         derandomize=True,

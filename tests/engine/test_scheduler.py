@@ -208,6 +208,52 @@ def test_the_youngest_is_preempted_and_resumes_with_its_tokens() -> None:
     assert row.sequence is young and not row.decode and row.count == len(kept) and young.tokens == kept
 
 
+def test_a_preempted_request_does_not_take_back_what_was_needed() -> None:
+    """Not in the same step, and not while it would be in the way again at once."""
+    scheduler, rng, found = small(context=40, prefill_chunk=64), random.Random(0), 0
+    plain = scheduler._preempt
+
+    def preempt(s: Sequence, step: list[Rows]) -> None:
+        nonlocal found
+        found += 1
+        plain(s, step)
+
+    scheduler._preempt = preempt  # type: ignore[method-assign]
+    old, young = sequence(0, 12, 28), sequence(1, 12, 28)
+    for s in (old, young):
+        scheduler.add(s)
+    while not old.finish:
+        before, held = found, young.pages
+        step = scheduler.schedule()
+        check_step(scheduler, step)
+        assert found == before or (held and all(r.sequence is old for r in step))
+        for r in step:
+            advance(r, rng)
+    assert 1 <= found <= 2
+
+
+def test_a_request_waits_for_the_last_snapshot_it_can_use() -> None:
+    """Also when the prompt that it shares leaves several, and another request does not wait with it."""
+    config = EngineConfig(context=64, sequences=3, page_size=4, prefill_chunk=8, snapshot_every=8)
+    scheduler, slots, rng = Scheduler(config), Slots(20), random.Random(0)
+    snapshots = Snapshots(scheduler, slots)  # type: ignore[arg-type]
+    first, same, other = (
+        sequence(i, 40, 4, tokens=[*range(40)] if i < 2 else [*range(7, 12)]) for i in range(3)
+    )
+    for s in (first, same, other):
+        scheduler.add(s)
+    while not same.slot:
+        assert first.computed < 40
+        step = scheduler.schedule()
+        check_step(scheduler, step)
+        snapshots.restore(step)
+        for r in step:
+            slots.compute(r)
+            advance(r, rng)
+        snapshots.save(step)
+    assert (first.cached, same.cached, other.cached) == (0, 36, 0) and other.generated
+
+
 def test_one_request_of_the_full_context_always_fits() -> None:
     for context in (1, 4, 17, 256):
         for sequences in (1, 3):
