@@ -198,9 +198,7 @@ def plan(
     host_experts: Annotated[
         int | None, typer.Option(min=0, help="Experts of each layer on the host; as few as fit if left out.")
     ] = None,
-    snapshots: Annotated[
-        int | None, typer.Option(min=0, help="Snapshots of the prefix cache; two a sequence if left out.")
-    ] = None,
+    snapshots: Annotated[int, typer.Option(min=0, help="Snapshots of the prefix cache.")] = 16,
     reserve: Annotated[str, typer.Option(help="Left free on each GPU.")] = "512MiB",
     dtype: Precision = Dtype.auto,
     formulas: Annotated[

@@ -5,9 +5,10 @@ from nextfit.cache.pages import SharedPool
 from nextfit.cache.pool import Pool
 from nextfit.cache.positions import resume_limit, snapshot_positions
 from nextfit.cache.prefix import Admission, Hit, PrefixCache, Saved
-from nextfit.cache.tree import encode
+from nextfit.cache.tree import TOKEN_BYTES, encode
 
 __all__ = [
+    "TOKEN_BYTES",
     "Admission",
     "Hit",
     "HostSize",

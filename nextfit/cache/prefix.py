@@ -81,18 +81,19 @@ class PrefixCache:
         """What `admit` would find now. Changes nothing."""
         return self._find(key, limit)[1]
 
-    def admit(self, key: bytes, limit: int, count: int) -> Admission | None:
+    def admit(self, key: bytes, limit: int, count: int, spare: int = 0) -> Admission | None:
         """`count` device pages for a request, the first of them shared; None if they cannot be had.
 
-        `limit` is `resume_limit` of what must be computed at least, and `count` pages cover more than that. The
-        caller copies as `take_moves` says, then the snapshot, and then gives the snapshot's number back.
+        `limit` is `resume_limit` of what must be computed at least, and `count` pages cover more than that;
+        `spare` more must be left for others. The caller copies as `take_moves` says, then the snapshot, and
+        then gives the snapshot's number back.
         """
         assert limit <= count * self.page_size, f"{count} pages do not hold the {limit} tokens of a hit"
         path, hit = self._find(key, limit)
         shared = [p for node in path for p in node.pages[: node.warm]]
         snapshot = [hit.snapshot] if hit.snapshot else []
         self.pages.share(shared)
-        if not self._possible(count - len(shared)):
+        if not self._possible(count - len(shared) + spare):
             self.pages.give(shared)
             return None
         self._touch(path)
@@ -108,9 +109,14 @@ class PrefixCache:
         return Admission(hit, shared + self.pages.take(count - len(shared)))
 
     def reserve(self, count: int) -> list[int] | None:
-        """`count` fresh device pages, evicting what is idle; None if there are not so many."""
-        if not (self._possible(count) and self._make_room(count)):
+        """`count` fresh device pages, evicting what is idle; None if there are not so many.
+
+        Idle pages above one that its donor still holds cannot go one by one; if only they are left, all goes.
+        """
+        if not self._possible(count):
             return None
+        if not self._make_room(count):
+            self.flush()
         return self.pages.take(count)
 
     def insert(self, key: bytes, pages: list[int]) -> int:
@@ -164,6 +170,13 @@ class PrefixCache:
         self._snapshots[node.snapshot] = node
         self._warm.push(node)
         return node.snapshot
+
+    def discard(self, key: bytes, length: int) -> None:
+        """Drop the snapshot after `length` tokens, unless it is gone or being restored."""
+        path, matched = self._tree.walk(key, length // self.page_size)
+        node = path[-1] if path and path[-1].end == matched == length // self.page_size else None
+        if node and node.snapshot and self.host.snapshots.holders(node.snapshot) == 1:
+            self._forget(node)
 
     def take_moves(self) -> list[Move]:
         """Page copies to do in this order, before any page handed out since is written and any snapshot copied."""

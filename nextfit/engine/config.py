@@ -14,9 +14,16 @@ class EngineConfig:
     prefill_chunk: int = 512  # prompt rows a step computes at most
     draft: int = 4  # tokens drafted per round, 0..8
     page_size: int = 16  # tokens, a multiple of the model's index block
+    snapshots: int = 16  # recurrent states kept for requests that begin alike; 0: no prefix cache
+    snapshot_every: int = 2048  # tokens between the snapshots of a long prompt, made whole pages
+    answer_every: int = 64  # tokens after which the snapshot of an answer is renewed, made whole pages
     kv_tokens: int | None = (
         None  # tokens all requests' pages hold together; None: one full context or 8,192 each
     )
+
+    def whole_pages(self, tokens: int) -> int:
+        """`tokens`, and as many more as fill their last page."""
+        return -(-tokens // self.page_size) * self.page_size
 
     def pages(self) -> int:
         """Pages of the pool; one request of the full context always fits."""

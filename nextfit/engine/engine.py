@@ -9,8 +9,15 @@ from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.engine.round import run_round
 from nextfit.engine.scheduler import Scheduler
 from nextfit.engine.sequence import Sequence
+from nextfit.engine.snapshots import Snapshots
 from nextfit.errors import RequestError
 from nextfit.model import Model, StateShape
+
+
+def state_shape(config: EngineConfig) -> StateShape:
+    """A recurrent slot for each sequence and each snapshot; number 0 of slots and pages is nobody's."""
+    slots = config.sequences + config.snapshots + 1
+    return StateShape(slots, config.pages() + 1, config.page_size, config.draft + 1)
 
 
 class Engine:
@@ -19,10 +26,9 @@ class Engine:
     def __init__(self, model: Model, config: EngineConfig, ends: tuple[int, ...]) -> None:
         """`ends` are the token ids that finish an answer unless a request sets `ignore_eos`."""
         self.model, self.config, self.ends = model, config, frozenset(ends)
-        self.scheduler = Scheduler(config.sequences, config.pages(), config.page_size, config.prefill_chunk)
-        # number 0 of slots and pages is nobody's
-        shape = StateShape(config.sequences + 1, config.pages() + 1, config.page_size, config.draft + 1)
-        self.state = model.new_state(shape)
+        self.scheduler = Scheduler(config)
+        self.state = model.new_state(state_shape(config))
+        self._snapshots = Snapshots(self.scheduler, self.state)
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
         self._cancelled: list[Output] = []
@@ -87,7 +93,10 @@ class Engine:
         rows = self.scheduler.schedule()
         if not rows:
             return out
-        for advance in run_round(self.model, self.state, rows):
+        self._snapshots.restore(rows)
+        advances = run_round(self.model, self.state, rows, drafting=self.config.draft > 0)
+        self._snapshots.save(rows)
+        for advance in advances:
             s = advance.sequence
             if s.finish:
                 del self._sequences[s.request.id]
@@ -99,5 +108,5 @@ class Engine:
 def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
     stats = None
     if s.finish:
-        stats = Stats(s.prompt_length, s.generated, 0, s.drafted, s.accepted)
+        stats = Stats(s.prompt_length, s.generated, s.cached or 0, s.drafted, s.accepted)
     return Output(s.request.id, tokens, s.finish, s.stop_token, stats=stats)

@@ -31,14 +31,20 @@ class _Committed:
     sequence: Sequence
     first: int
     followers: list[int]
-    row: int  # of the step, where they start
+    streams: Tensor  # [rows, streams * hidden]
     decode: bool
 
 
 @torch.no_grad()
-def run_round(model: Model, state: State, rows: list[Rows]) -> list[Advance]:
-    """Compute the scheduled rows, advance their sequences, and leave fresh drafts in them."""
+def run_round(model: Model, state: State, rows: list[Rows], drafting: bool) -> list[Advance]:
+    """Compute the scheduled rows, advance their sequences, and leave fresh drafts in them.
+
+    With `drafting` the draft head sees all rows, also of requests that want no drafts: others may share them.
+    """
     batch = make_batch([_span(r) for r in rows], model.device)
+    before = {
+        r.sequence.order: state.streams.tail[r.sequence.slot].clone() for r in rows if r.sequence.behind
+    }
     streams = model.forward(batch, state)
     logits = _wanted_logits(model, streams, rows, batch.starts)
     advances, committed = [], []
@@ -51,13 +57,19 @@ def run_round(model: Model, state: State, rows: list[Rows]) -> list[Advance]:
             s.drafted += len(s.drafts)
             out = s.accept(new)
             s.accepted += min(len(new) - 1, len(out))  # a draft at or behind an end is no part of the answer
+            count = min(count, len(s.tokens) - first)  # rows past an end are not part of the sequence
             advances.append(Advance(s, describe(raw, out, s.request.params.logprobs)))
         s.drafts = []
         s.computed, s.replay = first + count, count if r.decode else 0
-        if s.finish is None and s.draft_depth:
-            committed.append(_Committed(s, first, s.tokens[first + 1 : first + 1 + count], start, r.decode))
+        if s.finish is None and drafting and model.draft:
+            own_streams = streams[start : start + count]
+            if s.behind:
+                first, own_streams = first - 1, torch.cat([before[s.order], own_streams])
+            followers = s.tokens[first + 1 : s.computed + 1]
+            committed.append(_Committed(s, first, followers, own_streams, r.decode))
+        s.behind = False
     if committed:
-        _draft(model, state, streams, committed)
+        _draft(model, state, committed)
     return advances
 
 
@@ -82,17 +94,15 @@ def _wanted_logits(
     return model.logits(streams[index], decode).split(counts)
 
 
-def _draft(model: Model, state: State, streams: Tensor, committed: list[_Committed]) -> None:
+def _draft(model: Model, state: State, committed: list[_Committed]) -> None:
     """Run the draft head over the committed rows, then recursively on its own drafts.
 
     Rows on drafts are guesses: all that they leave is addressed by position and overwritten by the next round.
     """
     assert model.draft is not None
     device = model.device
-    index = torch.tensor([c.row + i for c in committed for i in range(len(c.followers))], device=device)
-    spans = [Span(c.sequence, c.first, c.followers, c.decode) for c in committed]
-    batch = make_batch(spans, device)
-    z = model.draft.forward(streams[index], batch, state)
+    batch = make_batch([Span(c.sequence, c.first, c.followers, c.decode) for c in committed], device)
+    z = model.draft.forward(torch.cat([c.streams for c in committed]), batch, state)
     active = [i for i, c in enumerate(committed) if c.sequence.decoding and c.sequence.draft_room()]
     if not active:
         return

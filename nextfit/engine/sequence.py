@@ -27,6 +27,12 @@ class Sequence:
     drafts: list[int] = field(default_factory=list)
     slot: int = 0
     pages: list[int] = field(default_factory=list)
+    key: bytes = b""  # the tokens, encoded for the prefix cache when it was last asked
+    cached: int | None = None  # tokens that the prefix cache had when the request was first admitted
+    restore: int = 0  # snapshot to copy into the slot before the next step
+    behind: bool = False  # the draft head has not seen the last computed row yet
+    stops: list[int] = field(default_factory=list)  # token counts at which the prefill leaves a snapshot
+    latest: int = 0  # tokens in the snapshot of the answer so far, which the next replaces
     drafted: int = 0
     accepted: int = 0
     finish: FinishReason | None = None

@@ -16,9 +16,7 @@ from nextfit.memory.plan_weights import Weights
 
 __all__ = ["Buffer", "Limits", "MemoryPlan", "plan"]
 
-ENGINE_NOTE = (
-    "what the engine allocates on a CPU: snapshots and a host tier are not built yet and take nothing"
-)
+ENGINE_NOTE = "what the engine allocates on a CPU"
 GPU_NOTES = (
     "planned, not built yet: the engine has no GPU placement; owners on GPUs are what it is being built for",
     "assumed until measured: modules and context, communicator, graph pools, the host's processes",

@@ -54,86 +54,80 @@ def _weights(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[Buffe
 
 def state(c: ModelConfig, limits: Limits) -> Iterator[Buffer]:
     """Exactly what `State` allocates; page 0 and slot 0 are nobody's and counted."""
-    a = ACTIVATION[limits.dtype]
-    slots = limits.sequences + 1
     sparse = c.layer_types.count("full_attention")
     yield from _pages(c, limits, sparse, "K/V pages", "index keys", "trunk")
     if c.mtp_num_hidden_layers:
         yield from _pages(c, limits, 1, "draft", "draft", "draft head")
-    w, linear = max(a, 4), c.num_hidden_layers - sparse
+    slots, total = limits.sequences + 1, 0
+    for owner, what, nbytes, words in (*_slot(c, limits, sparse), *_slot_logs(c, limits, sparse)):
+        lifetime = "until the next step commits" if owner == "commit logs" else ALWAYS
+        yield Buffer(owner, what, HOST, slots * nbytes, lifetime, f"{slots} slots x {words}")
+        total += nbytes
+    if limits.snapshots:
+        words = f"{limits.snapshots} snapshots x {total:,} B, all that a slot has"
+        yield Buffer("snapshot pool", "snapshots", HOST, limits.snapshots * total, ALWAYS, words)
+
+
+_Part = tuple[str, str, int, str]  # owner, what, bytes of one slot, the formula of these
+
+
+def _slot(c: ModelConfig, limits: Limits, sparse: int) -> Iterator[_Part]:
+    """What the tokens of a sequence leave in its recurrent slot."""
+    a, linear = ACTIVATION[limits.dtype], c.num_hidden_layers - sparse
+    w, owner = max(a, 4), "recurrent slots"
     heads, dk, dv = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
     channels, reach = conv_channels(c), c.linear_conv_kernel_dim - 1
-    wide = c.hc_count * c.hidden_size
-    ngram_reach = (c.ple_conv_kernel_size - 1) * c.ngram_size
-    at, n, ngram = f"{slots} slots x ", limits.window, len(c.ple_layers)
+    ngram, columns, wide = len(c.ple_layers), (c.ple_conv_kernel_size - 1) * c.ngram_size, _wide(c)
+    words = f"{linear} layers x {heads} heads x {dk} x {dv} x {w} B"
+    yield owner, "delta-net matrices", linear * heads * dk * dv * w, words
+    words = f"{linear} layers x {reach} columns x {channels} x {a} B"
+    yield owner, "delta-net convolution tails", linear * reach * channels * a, words
+    words = f"{ngram} layers x {columns} columns x {wide} x {a} B"
+    yield owner, "n-gram convolution tails", ngram * columns * wide * a, words
+    yield owner, "streams of the last row", wide * a, f"{wide} x {a} B"
+    yield owner, "token history", (c.ngram_size - 1) * 8, f"{c.ngram_size - 1} ids x 8 B"
+    d = c.indexer_head_dim
+    rings = [(owner, "trunk", sparse)] + [("draft", "draft head", 1)] * bool(c.mtp_num_hidden_layers)
+    for owner, whose, layers in rings:
+        words = f"{layers} layers x {RING} keys x {d} x {a} B"
+        yield owner, f"{whose}: raw index keys of open blocks", layers * RING * d * a, words
 
-    def slot(what: str, nbytes: int, words: str) -> Buffer:
-        return Buffer("recurrent slots", what, HOST, slots * nbytes, ALWAYS, at + words)
 
-    def log(what: str, nbytes: int, words: str) -> Buffer:
-        words = f"{at}{n} verify rows x {words}"
-        return Buffer("commit logs", what, HOST, slots * n * nbytes, "until the next step commits", words)
-
-    yield slot(
-        "delta-net matrices",
-        linear * heads * dk * dv * w,
-        f"{linear} layers x {heads} heads x {dk} x {dv} x {w} B",
-    )
-    yield slot(
-        "delta-net convolution tails",
-        linear * reach * channels * a,
-        f"{linear} layers x {reach} columns x {channels} x {a} B",
-    )
-    yield slot(
-        "n-gram convolution tails",
-        ngram * ngram_reach * wide * a,
-        f"{ngram} layers x {ngram_reach} columns x {wide} x {a} B",
-    )
-    yield slot("streams of the last row", wide * a, f"{wide} x {a} B")
-    yield slot("token history", (c.ngram_size - 1) * 8, f"{c.ngram_size - 1} ids x 8 B")
-    each = heads * (dk + dv + 2) * w
-    yield log(
-        "delta-net inputs", linear * each, f"{linear} layers x {heads} heads x ({dk} + {dv} + 2) x {w} B"
-    )
-    yield log("delta-net convolution columns", linear * channels * a, f"{linear} layers x {channels} x {a} B")
-    yield log("n-gram convolution columns", ngram * wide * a, f"{ngram} layers x {wide} x {a} B")
-    yield log("token ids", 8, "8 B")
+def _slot_logs(c: ModelConfig, limits: Limits, sparse: int) -> Iterator[_Part]:
+    """What verify rows leave in a recurrent slot until they are committed."""
+    a, linear, n = ACTIVATION[limits.dtype], c.num_hidden_layers - sparse, limits.window
+    w, wide, ngram = max(a, 4), _wide(c), len(c.ple_layers)
+    heads, dk, dv = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+    channels = conv_channels(c)
+    for what, nbytes, words in (
+        (
+            "delta-net inputs",
+            linear * heads * (dk + dv + 2) * w,
+            f"{linear} layers x {heads} heads x ({dk} + {dv} + 2) x {w} B",
+        ),
+        ("delta-net convolution columns", linear * channels * a, f"{linear} layers x {channels} x {a} B"),
+        ("n-gram convolution columns", ngram * wide * a, f"{ngram} layers x {wide} x {a} B"),
+        ("streams", wide * a, f"{wide} x {a} B"),
+        ("token ids", 8, "8 B"),
+    ):
+        yield "commit logs", what, n * nbytes, f"{n} verify rows x {words}"
 
 
 def _pages(c: ModelConfig, limits: Limits, layers: int, kv: str, index: str, what: str) -> Iterator[Buffer]:
-    a = ACTIVATION[limits.dtype]
-    pages, p, slots = limits.pages() + 1, limits.page_size, limits.sequences + 1
-    heads, dim, ratio, d = (
-        c.num_key_value_heads,
-        c.head_dim,
-        c.indexer_compress_ratio,
-        c.indexer_head_dim,
-    )
-    at = f"{layers} layers x "
-    yield Buffer(
-        kv,
-        f"{what}: keys and values",
-        HOST,
-        layers * pages * p * 2 * heads * dim * a,
-        ALWAYS,
-        f"{at}{pages} pages x {p} tokens x 2 x {heads} heads x {dim} x {a} B",
-    )
-    yield Buffer(
-        index,
-        f"{what}: block keys",
-        HOST,
-        layers * pages * (p // ratio) * d * a,
-        ALWAYS,
-        f"{at}{pages} pages x {p // ratio} blocks x {d} x {a} B",
-    )
-    yield Buffer(
-        "recurrent slots" if kv != "draft" else "draft",
-        f"{what}: raw index keys of open blocks",
-        HOST,
-        layers * slots * RING * d * a,
-        ALWAYS,
-        f"{at}{slots} slots x {RING} keys x {d} x {a} B",
-    )
+    a, pages, p = ACTIVATION[limits.dtype], limits.pages() + 1, limits.page_size
+    heads, dim, d = c.num_key_value_heads, c.head_dim, c.indexer_head_dim
+    blocks = p // c.indexer_compress_ratio
+    at = f"{layers} layers x {pages} pages x "
+    words = f"{at}{p} tokens x 2 x {heads} heads x {dim} x {a} B"
+    nbytes = layers * pages * p * 2 * heads * dim * a
+    yield Buffer(kv, f"{what}: keys and values", HOST, nbytes, ALWAYS, words)
+    words = f"{at}{blocks} blocks x {d} x {a} B"
+    yield Buffer(index, f"{what}: block keys", HOST, layers * pages * blocks * d * a, ALWAYS, words)
+
+
+def _wide(c: ModelConfig) -> int:
+    """Numbers of a row's streams."""
+    return c.hc_count * c.hidden_size
 
 
 def conv_channels(c: ModelConfig) -> int:
@@ -154,7 +148,7 @@ def _temporaries(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[B
         LAYER,
         f"{limits.context} tokens x {each} B, gathered from pages and widened for the products",
     )
-    wide, rows = c.hc_count * c.hidden_size, limits.rows
+    wide, rows = _wide(c), limits.rows
     words = f"{rows} rows x 4 x {wide} x {a} B: before and after a write, and for the draft"
     yield Buffer("scratch", "streams", HOST, rows * 4 * wide * a, STEP, words)
     found = _stages(c, limits, a, m)
@@ -192,7 +186,7 @@ def _temporaries(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[B
 
 def _stages(c: ModelConfig, limits: Limits, a: int, m: int) -> dict[str, tuple[int, str]]:
     """Stage of a layer -> most bytes that its temporaries take at once, and how many of what that is."""
-    rows, wide, d = limits.rows, c.hc_count * c.hidden_size, c.hidden_size
+    rows, wide, d = limits.rows, _wide(c), c.hidden_size
     pairs, e = c.num_experts_per_tok * d, c.num_experts
     each = {
         "hyper-connections": wide * (4 * a + 5 * m),

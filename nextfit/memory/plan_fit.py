@@ -92,9 +92,8 @@ def _changes(
         ("draft", limits.draft, 0),
         ("prefill_chunk", limits.prefill_chunk, 1),
         ("kv_tokens", tokens, limits.context),
+        ("snapshots", limits.snapshots, 0),
     ]
-    if gpus:
-        downwards.append(("snapshots", limits.snapshot_count(), 0))
     for name, now, low in downwards:
         yield Change(name, now, _highest(low, now - 1, lambda v, name=name: fits(name, v)))  # type: ignore[misc]
     if not gpus:

@@ -300,7 +300,7 @@ def _slots(g: Gpu) -> Iterator[Buffer]:
         "until the next round commits",
         f"2 parities x {slots} slots x {window} verify rows x {row:,} B",
     )
-    count, each = g.limits.snapshot_count(), snapshot_bytes(g)
+    count, each = g.limits.snapshots, snapshot_bytes(g)
     yield from _buffer(
         "snapshot pool", "snapshots", PINNED, count * each, ALWAYS, f"{count} snapshots x {each:,} B"
     )

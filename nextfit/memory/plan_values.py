@@ -63,7 +63,7 @@ class Limits:
     )
     kv_format: str | None = None  # of K/V in pages; None: as `dtype`
     host_experts: int | None = None  # of each layer, experts whose place is the host; None: as few as fit
-    snapshots: int | None = None  # of the prefix cache; None: two for each sequence
+    snapshots: int = 16  # recurrent states that the prefix cache keeps
     reserve: int = 512 * MiB  # on each GPU, never planned away
 
     def pages(self) -> int:
@@ -74,9 +74,6 @@ class Limits:
     def total_tokens(self) -> int:
         """Tokens all requests' pages hold together."""
         return self.kv_tokens or max(self.context, self.sequences * min(self.context, 8192))
-
-    def snapshot_count(self) -> int:
-        return 2 * self.sequences if self.snapshots is None else self.snapshots
 
     @property
     def window(self) -> int:
@@ -94,7 +91,7 @@ class Limits:
 
 
 # settings of the placement on GPUs
-GPU_ONLY = ("kv", "kv_format", "host_experts", "snapshots")
+GPU_ONLY = ("kv", "kv_format", "host_experts")
 
 
 def flag(name: str) -> str:

@@ -17,7 +17,7 @@ from nextfit.model.ngram import NgramLayer
 from nextfit.model.state import State, StateShape
 from nextfit.model.weights import Weights
 from nextfit.ops.batch import Batch
-from nextfit.ops.history import extend
+from nextfit.ops.history import extend, remember
 from nextfit.ops.linear import linear
 from nextfit.ops.norm import rms_norm
 
@@ -62,6 +62,7 @@ class Model:
             if i in self.ngram:
                 x = self.ngram[i](x, tokens, state.ngram[i], batch)
             x = layer(x, state.layers[i], batch, angles)
+        remember(state.streams, batch, x)
         return x
 
     def logits(self, x: Tensor, decode_rows: int) -> Tensor:

@@ -36,7 +36,7 @@ class State:
 
     def __init__(self, c: ModelConfig, shape: StateShape, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
-        self._dtype, self._device = dtype, device
+        self._dtype, self.device = dtype, device
         self.layers: list[KVPages | LinearState] = [
             self._linear(c) if kind == "linear_attention" else self._attention(c, shift=0)
             for kind in c.layer_types
@@ -44,8 +44,8 @@ class State:
         reach = (c.ple_conv_kernel_size - 1) * c.ngram_size
         self.ngram = {i: self._history(reach, c.hc_count * c.hidden_size, dtype) for i in c.ple_layers}
         self.tokens = self._history(c.ngram_size - 1, 1, torch.int64, initial=c.eos_token_id)
-        # streams of the row before a snapshot's end, of which the draft head has not seen the next token
-        self.streams = self._zeros(shape.slots, c.hc_count * c.hidden_size, dtype=dtype)
+        # of the last row: a request that resumes after it gives it to the draft head with its own next token
+        self.streams = self._history(1, c.hc_count * c.hidden_size, dtype)
         self.draft = self._attention(c, shift=1) if c.mtp_num_hidden_layers else None
 
     def copy_slots(self, sources: Tensor, targets: Tensor) -> None:
@@ -55,8 +55,7 @@ class State:
 
     def commit_slots(self, slots: Tensor, rows: Tensor) -> None:
         """Commit the first `rows` [n] logged rows of `slots` [n] without a forward pass."""
-        histories = [s.conv for s in self.layers if isinstance(s, LinearState)]
-        for history in [*histories, *self.ngram.values(), self.tokens]:
+        for history in self._histories():
             commit(history, slots, rows)
         for state in self.layers:
             if isinstance(state, LinearState):
@@ -66,15 +65,18 @@ class State:
         """Every tensor whose first axis is the recurrent slot."""
         pages = [s for s in [*self.layers, self.draft] if isinstance(s, KVPages)]
         yield from (p.ring for p in pages)
-        linear = [s for s in self.layers if isinstance(s, LinearState)]
-        for s in linear:
-            yield from (getattr(s.delta, f.name) for f in fields(s.delta))
-        for history in [*(s.conv for s in linear), *self.ngram.values(), self.tokens]:
+        for s in self.layers:
+            if isinstance(s, LinearState):
+                yield from (getattr(s.delta, f.name) for f in fields(s.delta))
+        for history in self._histories():
             yield from (history.tail, history.log)
-        yield self.streams
+
+    def _histories(self) -> list[History]:
+        convs = [s.conv for s in self.layers if isinstance(s, LinearState)]
+        return [*convs, *self.ngram.values(), self.tokens, self.streams]
 
     def _zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=self._device)
+        return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def _history(self, reach: int, channels: int, dtype: torch.dtype, initial: int = 0) -> History:
         s = self.shape

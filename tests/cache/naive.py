@@ -41,6 +41,7 @@ class Naive:
     clock: int = 0
     evicted: int = 0
     demoted: int = 0
+    flushed: int = 0  # because idle pages lay above held ones
 
     # What is there
 
@@ -97,10 +98,12 @@ class Naive:
         for p in prefixes:
             self.entries[p].used = self.clock
 
-    def admit(self, tokens: Prefix, limit: int, count: int) -> tuple[list[Page], Snapshot | None] | None:
+    def admit(
+        self, tokens: Prefix, limit: int, count: int, spare: int
+    ) -> tuple[list[Page], Snapshot | None] | None:
         hit, _, _ = self.match(tokens, limit)
         held = [self.hold(page) for p in hit if (page := self.entries[p].page)]
-        if count - len(held) > self.free() + self.idle():
+        if count - len(held) + spare > self.free() + self.idle():
             self.give(held)
             return None
         self.touch(hit)
@@ -123,8 +126,11 @@ class Naive:
         return held + [self.hold(Page()) for _ in range(count - len(held))], snapshot
 
     def reserve(self, count: int) -> list[Page] | None:
-        if count > self.free() + self.idle() or not self.make_room(count):
+        if count > self.free() + self.idle():
             return None
+        if not self.make_room(count):
+            self.flush()
+            self.flushed += 1
         return [self.hold(Page()) for _ in range(count)]
 
     def insert(self, tokens: Prefix, pages: list[Page]) -> int:
@@ -157,6 +163,12 @@ class Naive:
             self.drop_unneeded_host_pages()
         entry.snapshot, entry.snapshot_used = Snapshot(), self.clock
         return entry.snapshot
+
+    def discard(self, tokens: Prefix, length: int) -> None:
+        entry = self.entries.get(tokens[:length])
+        if entry and entry.snapshot and not entry.snapshot.holders:
+            entry.snapshot = None
+            self.drop_unneeded_host_pages()
 
     def flush(self) -> None:
         self.entries.clear()

@@ -34,11 +34,13 @@ def test_a_hundred_thousand_operations() -> None:
         t = Trace(seed, SHAPES[seed % len(SHAPES)])
         t.run(5000, check_every=4)
         operations += t.operations
-        counts += t.counts + Counter(evicted=t.naive.evicted, demoted=t.naive.demoted)
+        n = t.naive
+        counts += t.counts + Counter(evicted=n.evicted, demoted=n.demoted, flushed=n.flushed)
     seconds = time.monotonic() - started
     print(f"{operations} operations in {seconds:.1f} s: {dict(counts)}")
     assert operations >= 100_000 and seconds < 60
-    covered = ("hit", "miss", "promoted", "deeper", "refused", "no room", "flush", "evicted", "demoted")
+    covered: tuple[str, ...] = ("discarded", "flushed")
+    covered += ("hit", "miss", "promoted", "deeper", "refused", "no room", "flush", "evicted", "demoted")
     assert all(counts[name] >= 20 for name in covered), counts
 
 
@@ -169,7 +171,17 @@ def host_pages_outlive_their_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrefixCache, "_forget", forget)
 
 
+def held_snapshot_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def discard(self: PrefixCache, key: bytes, length: int) -> None:
+        path, matched = self._tree.walk(key, length // self.page_size)
+        if path and path[-1].end == matched == length // self.page_size and path[-1].snapshot:
+            self._forget(path[-1])
+
+    monkeypatch.setattr(PrefixCache, "discard", discard)
+
+
 MUTANTS = (
+    held_snapshot_discarded,
     no_share,
     snapshot_outlives_its_page,
     snapshot_number_lost,

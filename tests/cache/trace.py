@@ -73,7 +73,9 @@ class Trace:
     def step(self) -> None:
         r = self.random
         for action in r.choices(
-            [self.admit, self.extend, self.preempt, self.peek], [5, 5, 1, 2], k=r.randint(1, 4)
+            [self.admit, self.extend, self.preempt, self.peek, self.discard],
+            [5, 5, 1, 2, 1],
+            k=r.randint(1, 4),
         ):
             action()
         self.copy()
@@ -102,7 +104,9 @@ class Trace:
         limit = resume_limit(len(tokens), self.shape.size)
         expected, hit = self.naive.match(tokens, limit), self.cache.match(encode(tokens), limit)
         self.same_hit(hit, expected)
-        got, twin = self.cache.admit(encode(tokens), limit, count), self.naive.admit(tokens, limit, count)
+        spare = self.random.choice([0, 0, 1, 3])
+        got = self.cache.admit(encode(tokens), limit, count, spare)
+        twin = self.naive.admit(tokens, limit, count, spare)
         assert (got is None) == (twin is None), (got, twin)
         if got is None or twin is None:
             self.counts["refused"] += 1
@@ -146,6 +150,18 @@ class Trace:
     def preempt(self) -> None:
         if self.running:
             self.end(self.running[-1], donate=True)
+
+    def discard(self) -> None:
+        """Also while the snapshot is about to be restored."""
+        if not self.running:
+            return
+        self.operations += 1
+        tokens = self.random.choice(self.running).tokens
+        length = self.random.randint(0, len(tokens) // self.shape.size) * self.shape.size
+        self.counts["discarded"] -= self.cache.host.snapshots.free
+        self.cache.discard(encode(tokens), length)
+        self.naive.discard(tokens, length)
+        self.counts["discarded"] += self.cache.host.snapshots.free
 
     def pair(self, numbers: list[int], twins: list[naive.Page]) -> None:
         assert [self.twin[n] for n in numbers] == twins

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.engine import Engine
@@ -17,6 +18,8 @@ from nextfit.engine.request import Output, Request, Sampled
 from nextfit.engine.scheduler import Rows, Scheduler
 from nextfit.engine.sequence import Sequence
 from nextfit.model import Model
+from tests.engine.alike import alike, is_alike, kind
+from tests.engine.watch import Watch
 from tests.support.random_model import random_weights, small_config
 
 EOS = 44
@@ -74,12 +77,14 @@ def tiny_model(number: int) -> Model:
 
 @cache
 def request(number: int) -> Request:
-    """One of endless requests, all different in length and settings."""
+    """One of endless requests, all different in length and settings; those that begin alike are in `alike`."""
+    if is_alike(number):
+        return alike(number, lambda model, n: [t.token for t in solo(model, n).tokens])
     rng = random.Random(f"request {number}")
     if number in LONG:
-        prompt = [rng.randrange(48) for _ in range(rng.randint(30, 50))]
+        prompt = [rng.randrange(48) for _ in range(rng.randint(16, 28))]
         params = SamplingParams(
-            max_tokens=28, temperature=number % 2, seed=number, logprobs=1, ignore_eos=True
+            max_tokens=36, temperature=number % 2, seed=number, logprobs=1, ignore_eos=True
         )
         return Request(str(number), prompt, params)
     if number == PENALISED:
@@ -128,7 +133,7 @@ class Answer:
 
 
 def engine(model: int, **limits: object) -> Engine:
-    values = dict(context=CONTEXT, sequences=1, prefill_chunk=CONTEXT, draft=0) | limits
+    values = dict(context=CONTEXT, sequences=1, prefill_chunk=CONTEXT, draft=0, snapshots=0) | limits
     return Engine(tiny_model(model), EngineConfig(**values), ENDS)  # type: ignore[arg-type]
 
 
@@ -145,8 +150,11 @@ def solo(model: int, number: int) -> Answer:
 
 
 @cache
-def drafts_after(model: int, number: int, tokens: int) -> tuple[int, ...]:
-    """What the draft head says after the first `tokens` tokens of the finished sequence, computed afresh."""
+def drafts_after(model: int, number: int, tokens: int) -> tuple[list[int], list[Tensor]]:
+    """What the draft head says after the first `tokens` tokens of the finished sequence, computed afresh.
+
+    With the history that it says it from (`draft_history`), in which faults show that change no draft.
+    """
     r = request(number)
     whole = r.prompt + [t.token for t in solo(model, number).tokens]
     e = engine(model, draft=8)
@@ -155,7 +163,14 @@ def drafts_after(model: int, number: int, tokens: int) -> tuple[int, ...]:
     s.tokens = whole[: tokens - 1]
     e.step()
     assert s.tokens == whole[:tokens]
-    return tuple(s.drafts)
+    return s.drafts, draft_history(e, s)
+
+
+def draft_history(e: Engine, s: Sequence) -> list[Tensor]:
+    """Keys, values and block keys of the draft head over the computed tokens of `s`."""
+    pages, table = e.state.draft, torch.tensor(s.pages)
+    assert pages is not None
+    return [*pages.tokens(table, s.computed), pages.blocks(table, s.computed // 4)]
 
 
 def running(e: Engine, request_id: str) -> Sequence:
@@ -172,6 +187,7 @@ class Trace:
     cancels: dict[int, int] = field(default_factory=dict)  # request -> step
     forced: dict[int, str] = field(default_factory=dict)  # request -> a way of `force`
     check_drafts: bool = False
+    preempts: dict[int, range] = field(default_factory=dict)  # request -> steps
 
 
 def force(way: str, right: list[int], step: int) -> list[int]:
@@ -185,6 +201,7 @@ def force(way: str, right: list[int], step: int) -> list[int]:
 def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda e: None) -> None:
     """Drive the trace; every answer must be the solo one (the beginning of it where it was cancelled)."""
     e = engine(trace.model, **trace.limits)
+    watch = Watch(e, seen, lambda i: kind(int(i)) if is_alike(int(i)) else "other")
     prepare(e)
     answers = {n: Answer() for n in trace.arrivals}
     forced: dict[int, int] = {}  # request -> its tokens when it was last given drafts
@@ -199,7 +216,11 @@ def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda 
                 seen["cancelled in the prompt"] += 0 < s.computed < s.prompt_length
                 seen["cancelled while decoding"] += s.decoding
                 seen["cancelled while waiting"] += s in e.scheduler.waiting
+                seen["cancelled while awaited"] += s in e.scheduler.waiting and e.scheduler._awaited(s)
                 e.cancel(request(n).id)
+        for n, steps in trace.preempts.items():
+            for s in [s for s in e.scheduler.running if step in steps and s.request.id == str(n)]:
+                e.scheduler._preempt(s, [])
         for out in observed_step(e, trace, step, forced, seen):
             answers[int(out.request_id)].add(out)
         e.scheduler.check()
@@ -207,7 +228,13 @@ def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda 
         assert step < 2000, "the engine makes no progress"
     for n, answer in answers.items():
         compare(answer, solo(trace.model, n), request(n))
-    assert e.scheduler.pages.free == e.scheduler.pages.capacity
+        assert answer.last is not None and answer.last.stats is not None
+        assert answer.last.stats.cached_tokens == watch.cached.get(str(n), 0)
+    pages = e.scheduler.cache.pages
+    assert pages.free + pages.idle == pages.capacity
+    e.scheduler.cache.flush()
+    e.scheduler.check()
+    assert pages.free == pages.capacity
     assert e.scheduler.slots.free == e.scheduler.slots.capacity
 
 
@@ -217,14 +244,18 @@ def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], se
         n = int(s.request.id)
         if s.decoding:
             own = forced.get(n) != len(s.tokens)  # a sequence that had to wait still has what it was given
-            if trace.check_drafts and s.drafts and own:
+            if trace.check_drafts and s.drafts and own and s.generated % 4 == 1:
                 seen["drafts compared"] += 1
-                assert s.drafts == list(drafts_after(trace.model, n, len(s.tokens))[: len(s.drafts)])
+                seen["drafts compared after a hit"] += bool(s.cached) and s.generated == 1
+                right, history = drafts_after(trace.model, n, len(s.tokens))
+                assert s.drafts == right[: len(s.drafts)]
+                pairs = zip(draft_history(e, s), history, strict=True)
+                assert all(torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in pairs)
             if n in trace.forced:
-                right = [t.token for t in solo(trace.model, n).tokens][s.generated :]
-                right += [1] * 9  # beyond an end token
+                known = [t.token for t in solo(trace.model, n).tokens][s.generated :]
+                known += [1] * 9  # beyond an end token
                 forced[n] = len(s.tokens)
-                s.drafts = force(trace.forced[n], right[: s.draft_room()], step)
+                s.drafts = force(trace.forced[n], known[: s.draft_room()], step)
         before.append((s, s.decoding, len(s.drafts), s.accepted))
     preempted = watch_preemption(e)
     out = e.step()

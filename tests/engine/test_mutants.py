@@ -13,6 +13,7 @@ from torch import Tensor
 from nextfit.engine import round as round_module
 from nextfit.engine import sampler
 from nextfit.engine.scheduler import Scheduler
+from nextfit.engine.sequence import Sequence as Running
 from nextfit.model import delta_net, model, ngram
 from nextfit.ops.batch import Batch
 from nextfit.ops.delta_net import DeltaState, gated_delta_rule
@@ -129,14 +130,14 @@ def noise_once_per_block(patch: Patch) -> None:
 
 
 def resumed_half_computed(patch: Patch) -> None:
-    plain = Scheduler._preempt
+    plain = Scheduler._admit
 
-    def preempt(self: Scheduler, s: object, step: list) -> None:
-        computed = s.computed  # type: ignore[attr-defined]
-        plain(self, s, step)  # type: ignore[arg-type]
-        s.computed = computed // 2  # type: ignore[attr-defined]
+    def admit(self: Scheduler, s: Running) -> bool:
+        found = plain(self, s)
+        s.computed += found and s.generated // 2
+        return found
 
-    patch.setattr(Scheduler, "_preempt", preempt)
+    patch.setattr(Scheduler, "_admit", admit)
 
 
 FAULTS: dict[str, Callable[[Patch], None]] = {

@@ -18,7 +18,7 @@ from nextfit.checkpoint import open_checkpoint
 from nextfit.checkpoint.load import load_weights
 from nextfit.checkpoint.packed import Packed, Stack
 from nextfit.engine.config import EngineConfig
-from nextfit.engine.engine import Engine
+from nextfit.engine.engine import Engine, state_shape
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Request
 from nextfit.llm import load_model
@@ -26,7 +26,7 @@ from nextfit.memory.hardware import Hardware
 from nextfit.memory.plan import Limits, plan
 from nextfit.memory.plan_engine import state
 from nextfit.memory.plan_weights import from_checkpoint, from_format
-from nextfit.model.state import State, StateShape
+from nextfit.model.state import State
 from nextfit.models import default_path
 from tests.support.gguf_writer import write_gguf
 from tests.support.random_model import random_parts, small_config
@@ -56,11 +56,11 @@ def storages(value: Any) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("changes", "limits", "dtype"),
     [
-        ({}, {"context": 300, "sequences": 3, "draft": 4}, "float32"),
+        ({}, {"context": 300, "sequences": 3, "draft": 4, "snapshots": 5}, "float32"),
         ({"mtp_num_hidden_layers": 0}, {"context": 1000, "sequences": 8, "draft": 0}, "bfloat16"),
         (
             {"ple_layers": (), "indexer_compress_ratio": 8, "num_key_value_heads": 1},
-            {"context": 64, "sequences": 1, "draft": 8, "page_size": 24, "kv_tokens": 500},
+            {"context": 64, "sequences": 1, "draft": 8, "page_size": 24, "kv_tokens": 500, "snapshots": 0},
             "float64",
         ),
         ({"ple_layers": (1, 2), "ngram_size": 2}, {"context": 4096, "sequences": 5, "draft": 1}, "bfloat16"),
@@ -70,14 +70,15 @@ def test_state_to_the_byte(changes: dict[str, Any], limits: dict[str, Any], dtyp
     c = small_config(**changes)
     lim = Limits(**limits, dtype=dtype)
     engine = EngineConfig(**limits)
-    shape = StateShape(engine.sequences + 1, engine.pages() + 1, engine.page_size, engine.draft + 1)
+    shape = state_shape(engine)
     real = State(c, shape, getattr(torch, dtype), torch.device("cpu"))
     assert sum(b.bytes for b in state(c, lim)) == sum(storages(real).values())
+    drafts = sum(b.bytes for b in state(c, lim) if b.owner == "draft")
     if real.draft is None:
-        assert not any(b.owner == "draft" for b in state(c, lim))
+        assert not drafts
     else:
-        drafts = sum(b.bytes for b in state(c, lim) if b.owner == "draft")
-        assert drafts == sum(storages(real.draft).values())
+        kept = real.draft.ring[: lim.snapshots].nbytes  # is the snapshot pool's
+        assert drafts + kept == sum(storages(real.draft).values())
 
 
 @pytest.mark.parametrize("sequences", [1, 2, 7, 100])

@@ -30,6 +30,7 @@ limits = st.builds(
     prefill_chunk=st.integers(1, 8192),
     page_size=st.sampled_from([4, 16, 64, 256]),
     kv_tokens=st.none() | st.integers(1, 1 << 20),
+    snapshots=st.integers(0, 100),
 )
 on_gpus = st.builds(
     replace,
@@ -37,7 +38,6 @@ on_gpus = st.builds(
     kv=st.sampled_from([None, "host", "gpu"]),
     kv_format=st.sampled_from([None, "q8_0", "f8_e4m3"]),
     host_experts=st.integers(20, 512),
-    snapshots=st.none() | st.integers(0, 100),
 )
 GROWS = ("context", "sequences", "draft", "prefill_chunk", "kv_tokens", "snapshots")
 
@@ -49,7 +49,7 @@ def needs(lim: Limits, hardware: Hardware = V100S) -> MemoryPlan:
 def more(lim: Limits, name: str, by: int) -> Limits:
     value = getattr(lim, name)
     if value is None:
-        value = lim.snapshot_count() if name == "snapshots" else max(lim.total_tokens(), lim.context)
+        value = max(lim.total_tokens(), lim.context)
     most = {"context": 262144, "draft": 8}.get(name, 1 << 30)
     return replace(lim, **{name: min(most, value + by)})
 
@@ -64,7 +64,7 @@ def test_more_never_needs_less_on_gpus(lim: Limits, name: str, by: int, gpus: in
 
 
 @settings(max_examples=60, deadline=None)
-@given(limits, st.sampled_from(GROWS[:-1]), st.integers(1, 5000))
+@given(limits, st.sampled_from(GROWS), st.integers(1, 5000))
 def test_more_never_needs_less_on_a_cpu(lim: Limits, name: str, by: int) -> None:
     machine = Hardware((), 64 * GiB)
     assert needs(lim, machine).used("host") <= needs(more(lim, name, by), machine).used("host")
@@ -119,7 +119,7 @@ def test_advice_is_exact(machine: Hardware, given_: dict[str, Any]) -> None:
     weights = released(FORMATS)
     assert not needs(lim, machine).fits
     changes = smallest_changes(RELEASED, weights, machine, lim)
-    names = {"context", "sequences", "draft", "prefill_chunk", "kv_tokens"}
+    names = {"context", "sequences", "draft", "prefill_chunk", "kv_tokens", "snapshots"}
     assert {x.setting for x in changes} == names | (set(GPU_ONLY) if machine.gpus else set())
     for x in changes:
         if isinstance(x.value, int):
@@ -157,7 +157,7 @@ def test_every_kind_of_advice_is_given() -> None:
             for x in smallest_changes(RELEASED, released(FORMATS), machine, lim)
             if x.value is not None
         }
-    assert found == {"context", "sequences", "draft", "prefill_chunk", "kv_tokens", *GPU_ONLY}
+    assert found == {"context", "sequences", "draft", "prefill_chunk", "kv_tokens", "snapshots", *GPU_ONLY}
 
 
 def test_the_owner_that_is_too_big_is_named() -> None:
@@ -186,7 +186,6 @@ def test_the_owner_that_is_too_big_is_named() -> None:
         (0, {"kv": "gpu"}, r"--kv is gpu, but there is no GPU to plan for \(--gpu\)"),
         (0, {"kv_format": "q8_0"}, "no GPU"),
         (0, {"host_experts": 1}, "no GPU"),
-        (0, {"snapshots": 1}, "no GPU"),
         (1, {"kv": "disk"}, "expected host or gpu"),
         (1, {"kv_format": "q4_k"}, "--kv-format"),
         (1, {"host_experts": 513}, "expected 0 to 512"),

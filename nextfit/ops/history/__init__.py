@@ -4,6 +4,6 @@ Convolution inputs and token ids all live this way, so all of them are committed
 same code at the same moment.
 """
 
-from nextfit.ops.history.reference import Extended, History, causal_conv, commit, extend
+from nextfit.ops.history.reference import Extended, History, causal_conv, commit, extend, remember
 
-__all__ = ["Extended", "History", "causal_conv", "commit", "extend"]
+__all__ = ["Extended", "History", "causal_conv", "commit", "extend", "remember"]

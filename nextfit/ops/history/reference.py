@@ -67,6 +67,15 @@ def extend(history: History, batch: Batch, x: Tensor) -> Extended:
     return Extended(values, index, spans)
 
 
+def remember(history: History, batch: Batch, x: Tensor) -> None:
+    """`extend` for a reach of 1 whose window nobody needs in this step: keep each sequence's last row of x."""
+    commit(history, batch.slots, batch.replay)
+    n, d = batch.decode_rows, batch.decode_sequences
+    history.log[batch.slots[batch.sequence[:n]], batch.offset[:n]] = x[:n]
+    last = torch.tensor(batch.starts[d + 1 :], dtype=torch.int64, device=x.device) - 1
+    history.tail[batch.slots[d:], 0] = x[last]
+
+
 def causal_conv(extended: Extended, taps: Tensor, dilation: int = 1) -> Tensor:
     """Depthwise convolution of each sequence: sum over i of taps[:, i] * x[row - dilation * (K - 1 - i)].
 
