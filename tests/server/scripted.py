@@ -1,4 +1,7 @@
-"""A server without weights: an engine that emits a script, a byte-level tokenizer, a plain template."""
+"""A server without weights: an engine that emits a script, a byte-level tokenizer, a plain template.
+
+The engine runs in a thread, behind the same messages as in its own process, or in a process (`process.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,8 +22,10 @@ from nextfit.config import GenerationDefaults
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.errors import RequestError
 from nextfit.server.app import BODY_LIMIT, create_app
+from nextfit.server.loop import Built, run_engine
+from nextfit.server.messages import Gauges, Ready
 from nextfit.server.service import Load, Served, Service
-from nextfit.server.worker import Worker
+from nextfit.server.worker import QUEUE, Host, Worker
 from nextfit.text import ChatTemplate, Tokenizer
 from nextfit.text.gguf_tokenizer import assemble
 from nextfit.text.tokenizer import byte_alphabet
@@ -66,6 +72,7 @@ class ScriptedEngine:
     gate: threading.Event | None = None
     die_at: int | None = None
     steps: int = 0
+    flushed: int = 0
     running: dict[str, Running] = field(default_factory=dict)
     seen: list[Request] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -82,8 +89,14 @@ class ScriptedEngine:
         self.cancelled.append(request_id)
         self.running.pop(request_id, None)
 
+    def flush_cache(self) -> None:
+        self.flushed += 1
+
     def has_work(self) -> bool:
         return bool(self.running)
+
+    def gauges(self) -> Gauges:
+        return Gauges(len(self.running), 0, 8 - len(self.running), 64)
 
     def step(self) -> list[Output]:
         if self.gate is not None:
@@ -124,22 +137,50 @@ def says(text: str) -> Callable[[Request], list[int]]:
     return lambda request: list(text.encode())
 
 
+def built(engine: ScriptedEngine, context: int = CONTEXT, sequences: int = 8) -> Built:
+    defaults = GenerationDefaults((END,), temperature=0.7, top_p=0.95, top_k=20)
+    return Built(engine, Ready(context, sequences, defaults), engine.gauges)
+
+
+class EngineThread:
+    """A `Host` whose engine the test can look into."""
+
+    def __init__(self, built: Built) -> None:
+        self._built = built
+        self._thread: threading.Thread | None = None
+
+    def start(self, folder: Path) -> None:
+        self._thread = threading.Thread(target=run_engine, args=(folder, lambda progress: self._built))
+        self._thread.start()
+
+    def ended(self) -> str | None:
+        return None if self._thread is None or self._thread.is_alive() else "its thread ended"
+
+    def kill(self) -> None:
+        if self._thread is not None:
+            self._thread.join(20)
+            assert not self._thread.is_alive()
+
+
 def load(
-    engine: ScriptedEngine,
+    host: ScriptedEngine | Host,
     *,
     template: str | None = TEMPLATE,
     names: Sequence[str] = ("nano",),
     context: int = CONTEXT,
+    sequences: int = 8,
+    queue: int = QUEUE,
+    restart: bool = False,
 ) -> Load:
-    """What a `Service` loads."""
+    """What a `Service` loads; `context` and `sequences` are those of an engine that is given as such."""
+    if isinstance(host, ScriptedEngine):
+        host = EngineThread(built(host, context, sequences))
     return lambda report: Served(
         names=tuple(names),
         created=1,
-        context=context,
         tokenizer=TOKENIZER,
         template=ChatTemplate(template, {}) if template else None,
-        defaults=GenerationDefaults((END,), temperature=0.7, top_p=0.95, top_k=20),
-        worker=Worker(engine),
+        worker=Worker(host, queue, restart),
     )
 
 
@@ -174,7 +215,7 @@ def running(service: Service, keys: Sequence[str] = (), body_limit: int = BODY_L
 
 @contextmanager
 def live(
-    engine: ScriptedEngine, *, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT, **options: Any
+    engine: ScriptedEngine | Host, *, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT, **options: Any
 ) -> Iterator[str]:
     """The same for a scripted engine; `options` are those of `load`."""
     with running(Service(load(engine, **options)), keys, body_limit) as url:
