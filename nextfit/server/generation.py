@@ -12,8 +12,9 @@ from functools import partial
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request, Sampled
 from nextfit.server.errors import ApiError
+from nextfit.server.messages import Accepted
 from nextfit.server.service import Served
-from nextfit.server.worker import Accepted, Event
+from nextfit.server.worker import Event
 from nextfit.text import TextStream
 
 

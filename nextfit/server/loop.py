@@ -41,7 +41,6 @@ class EngineLike(Protocol):
 
     def add(self, request: Request) -> None: ...
     def cancel(self, request_id: str) -> None: ...
-    def flush_cache(self) -> None: ...
     def step(self) -> list[Output]: ...
     def has_work(self) -> bool: ...
 
@@ -53,9 +52,10 @@ class Built:
     engine: EngineLike
     ready: Ready
     gauges: Callable[[], Gauges]
+    flush_cache: Callable[[], object] | None = None  # None: it caches no prefixes
 
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 Build = Callable[[Progress], Built]
 
 
@@ -107,15 +107,14 @@ class _Loop:
 
     def __init__(self, link: Link[Command], built: Built) -> None:
         self._link = link
-        self._engine = built.engine
-        self._gauges = built.gauges
+        self._built, self._engine = built, built.engine
         self._told = 0.0  # when gauges were last sent
 
     def run(self) -> None:
         while True:
             idle = not self._engine.has_work()
             if idle or time.monotonic() - self._told > GAUGE_SECONDS:
-                self._link.send(self._gauges())
+                self._link.send(self._built.gauges())
                 self._told = time.monotonic()
             for command in self._link.receive(None if idle else 0):
                 if isinstance(command, Stop):
@@ -130,8 +129,8 @@ class _Loop:
                 self._add(request)
             case Cancel(id):
                 self._engine.cancel(id)
-            case FlushCache():
-                self._engine.flush_cache()
+            case FlushCache() if self._built.flush_cache is not None:
+                self._built.flush_cache()
 
     def _add(self, request: Request) -> None:
         try:

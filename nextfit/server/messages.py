@@ -14,7 +14,7 @@ from nextfit.engine.request import Output, Request
 VERSION = 1
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class Message(msgspec.Struct, array_like=True, tag=True):
     """An array: the name of the struct, then its fields in order."""
 
 

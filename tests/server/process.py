@@ -17,7 +17,7 @@ from nextfit.server import loop, messages
 from nextfit.server.engine_main import run
 from nextfit.server.loop import Built, Progress
 from nextfit.server.process import EngineProcess
-from tests.server.scripted import ScriptedEngine, built, says
+from tests.server.engine import ScriptedEngine, built, says
 
 MODULE = "tests.server.process"
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
             file.write(f"{os.getpid()}\n")
     if options.pop("import_error", False):
         import nextfit.no_such_module  # type: ignore[import-not-found]  # noqa: F401
-    loop.VERSION = options.pop("version", messages.VERSION)
+    setattr(loop, "VERSION", options.pop("version", messages.VERSION))  # noqa: B010
     limits = {name: options.pop(name) for name in ("context", "sequences") if name in options}
     refuse, slow = options.pop("refuse", None), options.pop("slow", 0.0)
     engine = Holding(says(options.pop("text")), **options)
