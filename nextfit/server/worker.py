@@ -24,7 +24,8 @@ from nextfit.server.messages import Accepted, Died, Ready
 log = logging.getLogger("nextfit")
 
 POLL_SECONDS = 0.1  # between two looks at whether the engine's process still runs
-RESTARTS, RESTART_SECONDS = 3, 600.0  # that many within so long
+RESTARTS = 3
+RESTART_SECONDS = 600.0  # within which the engine is started again no more often
 QUEUE = 256  # requests that may wait
 
 

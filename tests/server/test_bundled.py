@@ -28,8 +28,8 @@ HI: Any = [{"role": "user", "content": "Hello!"}]
 
 
 @pytest.fixture(scope="module")
-def said() -> Iterator[str]:
-    """What the running server printed when it was ready."""
+def started() -> Iterator[tuple[int, str]]:
+    """The running server's process id and what it printed when it was ready."""
     command = [
         sys.executable,
         "-m",
@@ -51,12 +51,17 @@ def said() -> Iterator[str]:
             text = server.stdout.readline()
             assert text, server.stderr.read()
             server.stdout.readline()
-            yield text + server.stdout.readline()
+            yield server.pid, text + server.stdout.readline()
             server.send_signal(signal.SIGTERM)
             assert server.wait(30) == 0
             assert server.stderr.read() == ""
         finally:
             server.kill()
+
+
+@pytest.fixture(scope="module")
+def said(started: tuple[int, str]) -> str:
+    return started[1]
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +94,14 @@ def test_a_streamed_chat(client: openai.OpenAI) -> None:
     assert whole.choices[0].message.content == text
     assert whole.choices[0].finish_reason == reason
     assert client.models.list().data[0].id == "nextfit"
+
+
+def test_torch_is_in_the_engine_process_alone(started: tuple[int, str]) -> None:
+    server, _ = started
+    tasks = Path(f"/proc/{server}/task").iterdir()
+    (engine,) = {child for task in tasks for child in (task / "children").read_text().split()}
+    has_torch = {pid: "libtorch" in Path(f"/proc/{pid}/maps").read_text() for pid in (str(server), engine)}
+    assert has_torch == {str(server): False, engine: True}
 
 
 def test_the_line_to_paste(said: str, client: openai.OpenAI) -> None:

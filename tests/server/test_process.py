@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -18,6 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
+from nextfit.cli import run
+from nextfit.models import default_path
 from nextfit.server.service import Service
 from tests.server.process import scripted
 from tests.server.scripted import live, load, running, unready, wait_for
@@ -143,6 +147,24 @@ def test_nothing_is_lost_or_out_of_order() -> None:
 
         with ThreadPoolExecutor(6) as pool:
             assert list(pool.map(ask, range(6))) == [text] * 6
+
+
+def test_damaged_weights_are_refused_as_everywhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Only the engine's process sees them; the message and the exit code are those of `chat`."""
+    copy = tmp_path / "model"
+    shutil.copytree(default_path(), copy)
+    with (copy / "model.safetensors").open("r+b") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+        name = next(n for n in header if n.endswith("layers.0.hc_attn.norm.weight") or "layernorm" in n)
+        file.seek(8 + size + header[name]["data_offsets"][0])
+        file.write(b"\xff" * 4)  # NaN as BF16 and as F32
+    said = []
+    for command in (["serve", str(copy), "--port", "0"], ["chat", str(copy)]):
+        assert run([*command, "--context", "64"]) == 2
+        said.append([line for line in capfd.readouterr().err.splitlines() if "nextfit: " in line])
+    assert said[0] == said[1]
+    assert name in said[0][0]
 
 
 def test_flush_cache() -> None:
