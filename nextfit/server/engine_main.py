@@ -29,9 +29,8 @@ def main(arguments: Sequence[str]) -> None:
 def run(place: Sequence[str], build: Build) -> None:
     """Run an engine until it is told to stop or its parent is gone. `place`: folder, parent's process id."""
     folder, parent = Path(place[0]), int(place[1])
-    # whoever ends the server this way ends us through it, when the last answer is out
+    # service managers send it to every process; the server ends this one when the last answer is out
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, args=(parent, folder), daemon=True).start()
     code = run_engine(folder, build)
     sys.stderr.flush()

@@ -74,18 +74,10 @@ def run_engine(folder: Path, build: Build) -> int:
 
 def _welcomed(link: Link[Command]) -> Died | None:
     """Wait for the server's answer; the sockets' names are no longer needed then."""
-    match link.receive(WELCOME_SECONDS):
-        case [Welcome(version), *_] if version == VERSION:
-            link.unlist()
-            return None
-        case [Welcome(version), *_]:
-            return Died(other_version(version, VERSION), refused=True)
-        case found:
-            return Died(f"the server did not welcome the engine within {WELCOME_SECONDS} s: {found}", False)
-
-
-def other_version(server: int, engine: int) -> str:
-    return f"the server speaks version {server} of the messages, the engine version {engine}; start it again"
+    if link.receive(WELCOME_SECONDS) != [Welcome()]:
+        return Died(f"the server did not welcome the engine within {WELCOME_SECONDS} s", refused=False)
+    link.unlist()
+    return None
 
 
 def _serve(link: Link[Command], build: Build) -> Died | None:

@@ -1,7 +1,7 @@
 """What the server's process and the engine's process say to each other.
 
-One struct per message, as msgpack. Both ends come from one installation; `Hello` and `Welcome` make sure of it
-before anything else is said, so these two keep their fields whatever `VERSION` is.
+One struct per message, as msgpack. Both ends come from one installation; `Hello` makes sure of it before
+anything else is said, so it keeps its field whatever `VERSION` is.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ class Message(msgspec.Struct, array_like=True, tag=True):
 
 
 class Welcome(Message):
-    """The server's answer to Hello; the engine loads when it has it."""
-
-    version: int
+    """The server's answer to a Hello of its own version; the engine loads when it has it."""
 
 
 class Add(Message):

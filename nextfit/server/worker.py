@@ -18,7 +18,6 @@ from nextfit.engine.request import Output, Request
 from nextfit.errors import NextFitError, RequestError
 from nextfit.server import messages
 from nextfit.server.link import Link, listen
-from nextfit.server.loop import other_version
 from nextfit.server.messages import Accepted, Died, Ready
 
 log = logging.getLogger("nextfit")
@@ -178,11 +177,13 @@ class Worker:
     def _take(self, event: messages.Event, link: Link[messages.Event]) -> Died | None:
         match event:
             case messages.Hello(version):
-                welcome = messages.Welcome(messages.VERSION)
-                while not (link.send(welcome, POLL_SECONDS) or self._host.ended() or self._stop_at):
-                    pass
                 if version != messages.VERSION:
-                    return Died(other_version(messages.VERSION, version), refused=True)
+                    versions = f"{messages.VERSION} of the messages, the engine version {version}"
+                    return Died(f"the server speaks version {versions}; start the server again", refused=True)
+                while not (
+                    link.send(messages.Welcome(), POLL_SECONDS) or self._host.ended() or self._stop_at
+                ):
+                    pass
             case messages.Loading(done, total):
                 loading = f"the model is loading: {done >> 20} of {total >> 20} MiB"
                 self._down = f"{self._before}{loading}"

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request, Sampled, Stats
-from nextfit.server import link, loop, messages, worker
+from nextfit.server import link, loop, messages
 from nextfit.server.loop import run_engine
-from nextfit.server.worker import Worker
-from tests.server.scripted import EngineThread, ScriptedEngine, built, says
+from tests.server.scripted import ScriptedEngine, built, says
 
 SIGNED = st.integers(-(2**63), 2**63 - 1)
 st.register_type_strategy(int, SIGNED)
@@ -74,35 +73,6 @@ def test_a_foreign_message_is_refused() -> None:
     for data in (messages.encode(messages.Stop()), b"\x91\xa3New", b""):
         with pytest.raises(msgspec.DecodeError):
             messages.decode_event(data)
-
-
-def test_an_older_server_is_refused_by_the_engine(tmp_path: Path) -> None:
-    """What the engine does on its own, when the server would let it load."""
-    server = link.Link(tmp_path, "commands", "events", messages.decode_event, bind=True)
-    server_says = messages.Welcome(messages.VERSION + 1)
-    host = EngineThread(built(ScriptedEngine(says("a"))))
-    host.start(tmp_path)
-    assert server.send(server_says, 5)
-    found: list[messages.Event] = []
-    while not any(isinstance(m, messages.Died) for m in found):
-        found += server.receive(5)
-    host.kill()
-    server.close()
-    assert found[0] == messages.Hello(messages.VERSION)
-    assert isinstance(found[1], messages.Died)
-    assert found[1].refused
-    assert f"version {messages.VERSION + 1} of the messages, the engine version 1" in found[1].reason
-
-
-def test_an_older_engine_is_refused_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "VERSION", 0)
-    one = Worker(EngineThread(built(ScriptedEngine(says("a")))), restart=True)
-    one.start()
-    with pytest.raises(
-        worker.EngineDied, match="server speaks version 1 of the messages, the engine version 0"
-    ):
-        one.wait()
-    one.stop(1)
 
 
 def test_an_engine_that_is_not_welcomed_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
