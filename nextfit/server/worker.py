@@ -233,7 +233,8 @@ class Worker:
             reason = "the server is stopping"
         else:
             reason = died.reason if died.refused else f"the engine stopped: {died.reason}"
-            log.error("%s%s", reason, "; it is started again" if again else "")
+            if again or self.ready is not None:  # otherwise `wait` tells
+                log.error("%s%s", reason, "; it is started again" if again else "")
         self._before = (
             f"{reason}; it is started again, {len(self._restarts)} of {RESTARTS}: " if again else ""
         )

@@ -162,9 +162,11 @@ def test_damaged_weights_are_refused_as_everywhere(tmp_path: Path, capfd: pytest
     said = []
     for command in (["serve", str(copy), "--port", "0"], ["chat", str(copy)]):
         assert run([*command, "--context", "64"]) == 2
-        said.append([line for line in capfd.readouterr().err.splitlines() if "nextfit: " in line])
-    assert said[0] == said[1]
-    assert name in said[0][0]
+        said.append(capfd.readouterr().err)
+    assert said[0].startswith("nextfit: ")
+    assert said[0].count("\n") == 1
+    assert name in said[0]
+    assert said[1].endswith(said[0])
 
 
 def test_flush_cache() -> None:
