@@ -101,6 +101,12 @@ def serve(
     draft_file: DraftFile = None,
     prefill_chunk: Chunk = 512,
     sequences: Annotated[int, typer.Option(min=1, help="Requests computed at once; more wait.")] = 8,
+    queue: Annotated[
+        int, typer.Option(min=0, help="Requests that may wait; those beyond are answered with 429.")
+    ] = 256,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start the engine again if it dies, 3 times in 10 minutes.")
+    ] = False,
     dtype: Precision = Dtype.auto,
     device: Device = "cpu",
     body_limit: Annotated[int, typer.Option(min=1, help="Largest request body, in MiB.")] = 16,
@@ -118,7 +124,7 @@ def serve(
 
     keys = read_keys(api_key or (), api_key_file)
     engine = _engine(context, draft, draft_file, prefill_chunk, dtype, device, sequences=sequences)
-    load = loader(model, tuple(served_model_name or ()), engine)
+    load = loader(model, tuple(served_model_name or ()), engine, queue=queue, restart=restart)
     serve(load, HttpConfig(host, port, keys, body_limit << 20, drain), lambda line: print(line, flush=True))
 
 

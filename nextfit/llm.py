@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from nextfit.checkpoint import Checkpoint, open_checkpoint
 from nextfit.checkpoint.load import load_weights
-from nextfit.checkpoint.safetensors import read_json
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.engine import Engine
 from nextfit.engine.params import MAX_DRAFT, SamplingParams
@@ -22,7 +21,8 @@ from nextfit.errors import ConfigError, RequestError
 from nextfit.model import Model, StateShape
 from nextfit.models import default_path
 from nextfit.ops.batch import Batch
-from nextfit.text import ChatTemplate, TextStream, Tokenizer, load_tokenizer
+from nextfit.text import TextStream
+from nextfit.text.load import load_text
 
 Progress = Callable[[int, int], None]
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -183,18 +183,6 @@ def _check_limits(limits: EngineConfig, longest: int, ratio: int) -> None:
             raise ConfigError(f"{name} is {value}; expected {expected} (--{name.replace('_', '-')})")
     if limits.page_size < ratio or limits.page_size % ratio:
         raise ConfigError(f"page_size is {limits.page_size}; expected a multiple of the index block, {ratio}")
-
-
-def load_text(checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
-    """The checkpoint's tokenizer and, if it has one, its chat template."""
-    source = checkpoint.tokenizer
-    if isinstance(source, Path):
-        file = source.with_name("tokenizer_config.json")
-        tokenizer = load_tokenizer(source, None, read_json(file) if file.exists() else None)
-    else:
-        tokenizer = load_tokenizer(None, source)
-    template = checkpoint.chat_template
-    return tokenizer, ChatTemplate(template, tokenizer.template_variables) if template else None
 
 
 def load_model(

@@ -55,7 +55,11 @@ TORCH_FREE = (
     "nextfit.memory.plan",
     "nextfit.memory.report",
     "nextfit.models",
+    "nextfit.server.engine_main",
+    "nextfit.server.load",
+    "nextfit.server.run",
     "nextfit.text",
+    "nextfit.text.load",
 )
 
 

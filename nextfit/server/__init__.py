@@ -1,1 +1,1 @@
-"""HTTP and nothing else: schemas, routes, keys, streaming, and the thread that drives the engine."""
+"""HTTP and nothing else: schemas, routes, keys, streaming, and the process that the engine runs in."""

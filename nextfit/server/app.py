@@ -60,6 +60,11 @@ def create_app(service: Service, keys: Sequence[str] = (), body_limit: int = BOD
             raise ApiError(404, f"model {name!r} is not served here", param="model", code="model_not_found")
         return _model(served, name)
 
+    @app.post("/flush_cache")
+    async def flush_cache() -> dict[str, str]:
+        service.served().worker.flush_cache()
+        return {"status": "ok"}
+
     app.include_router(chat.router(service))
     app.include_router(completions.router(service))
     return app

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from nextfit.errors import NextFitError, RequestError
+from nextfit.server.worker import QueueFull
 
 
 class ApiError(Exception):
@@ -30,7 +31,9 @@ class ApiError(Exception):
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
+    kind = "rate_limit_error" if status == 429 else "invalid_request_error"
+    if status >= 500:
+        kind = "server_error"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -40,13 +43,15 @@ def describe(error: Exception) -> ApiError:
         return error
     if isinstance(error, RequestError):
         return ApiError(400, str(error), param=error.param)
+    if isinstance(error, QueueFull):
+        return ApiError(429, str(error), code="queue_full")
     if isinstance(error, NextFitError):
         return ApiError(500, str(error), code="engine_error")
     return ApiError(500, f"internal error ({type(error).__name__}); the server's log has it", code="internal")
 
 
 def response(error: ApiError) -> JSONResponse:
-    headers = {"Retry-After": "1"} if error.status == 503 else None
+    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
     body = error_body(error.status, str(error), error.param, error.code)
     return JSONResponse(body, error.status, headers)
 

@@ -12,8 +12,9 @@ from functools import partial
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request, Sampled
 from nextfit.server.errors import ApiError
+from nextfit.server.messages import Accepted
 from nextfit.server.service import Served
-from nextfit.server.worker import Accepted, Event
+from nextfit.server.worker import Event
 from nextfit.text import TextStream
 
 
@@ -105,7 +106,11 @@ class Generation:
         ]
 
     async def start(self) -> None:
-        """Returns once the engine has taken every choice. Raises, closed, what it refused one with."""
+        """Returns once the engine has taken every choice. Raises, closed, what it refused one with.
+
+        Raises QueueFull before anything is handed over if they are more than may wait.
+        """
+        self._worker.admit(len(self._choices))
         loop = asyncio.get_running_loop()
         for choice in self._choices:
             self._worker.submit(choice.request, partial(self._deliver, loop, choice.index))
@@ -158,7 +163,7 @@ class Generation:
             yield piece
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, index: int, event: Event) -> None:
-        """Called on the engine's thread."""
+        """Called on the thread that reads the engine's events."""
         try:
             loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
         except RuntimeError:  # the loop has closed, so nobody listens

@@ -1,34 +1,44 @@
-"""From a checkpoint to what the routes serve."""
+"""From a checkpoint to what the routes serve. Its weights are the engine process's; torch stays out of here."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nextfit.checkpoint import open_checkpoint
+from nextfit.models import default_path
+from nextfit.server.process import EngineProcess
 from nextfit.server.service import Load, Served
-from nextfit.server.worker import Worker
+from nextfit.server.worker import QUEUE, Worker
+from nextfit.text.load import load_text
+
+ENGINE = "nextfit.server.engine_main"
 
 
-def loader(path: Path | None, names: Sequence[str], engine: dict[str, Any]) -> Load:
-    """A function that loads `path` (None: the bundled model) with `engine`, the options of `LLM`."""
+def loader(
+    path: Path | None,
+    names: Sequence[str],
+    options: dict[str, Any],
+    *,
+    queue: int = QUEUE,
+    restart: bool = False,
+) -> Load:
+    """A function that loads `path` (None: the bundled model) with the `options` of `LLM`."""
 
     def load(report: Callable[[str], None]) -> Served:
-        from nextfit.llm import LLM
-
-        def progress(done: int, total: int) -> None:
-            report(f"the model is loading: {done >> 20} of {total >> 20} MiB")
-
-        llm = LLM(path, progress=progress, **engine)
+        report("the model's files are being read")
+        checkpoint = open_checkpoint(path or default_path(), options.get("draft_file")).require()
+        tokenizer, template = load_text(checkpoint)
+        arguments = json.dumps({"path": path, **options}, default=str)
         return Served(
             names=tuple(names) or (_name(path),),
             created=int(time.time()),
-            context=llm.context,
-            tokenizer=llm.tokenizer,
-            template=llm.template,
-            defaults=llm.generation,
-            worker=Worker(llm.engine),
+            tokenizer=tokenizer,
+            template=template,
+            worker=Worker(EngineProcess(ENGINE, arguments), queue, restart),
         )
 
     return load

@@ -64,7 +64,7 @@ def serve(load: Load, http: HttpConfig, say: Callable[[str], None]) -> None:
     if service.error is not None:
         raise service.error
     if service.busy:
-        # a thread inside torch can neither be ended nor outlive the interpreter
+        # a thread inside the tokenizer's code can neither be ended nor outlive the interpreter
         sys.stdout.flush()
         os._exit(0)
 

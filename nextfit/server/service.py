@@ -8,21 +8,34 @@ from dataclasses import dataclass
 
 from nextfit.config import GenerationDefaults
 from nextfit.server.errors import ApiError
+from nextfit.server.messages import Ready
 from nextfit.server.worker import Worker
 from nextfit.text import ChatTemplate, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A loaded model as HTTP sees it."""
+    """A model as HTTP sees it."""
 
     names: tuple[str, ...]  # the first is the one reported
     created: int  # seconds since the epoch
-    context: int  # tokens, prompt and answer together
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    defaults: GenerationDefaults
     worker: Worker
+
+    @property
+    def context(self) -> int:
+        """Tokens, prompt and answer together."""
+        return self._ready.context
+
+    @property
+    def defaults(self) -> GenerationDefaults:
+        return self._ready.defaults
+
+    @property
+    def _ready(self) -> Ready:
+        assert self.worker.ready is not None, "a model is served when it is loaded"
+        return self.worker.ready
 
     def check_room(self, ids: list[int], param: str) -> None:
         """The engine refuses this too; clients that shorten a conversation look for the code."""
@@ -37,8 +50,9 @@ Load = Callable[[Callable[[str], None]], Served]
 class Service:
     """Loads in a thread of its own, so that `/health` answers meanwhile.
 
-    `load` gets a function to report its progress with. `on_end` is called in the loading thread when
-    loading is over: with None when the model is ready, otherwise with the error.
+    `load` gets a function to report its progress with and returns what is served once its worker, which is
+    started here, is ready. `on_end` is called in the loading thread when loading is over: with None when
+    the model is ready, otherwise with the error; not when loading was stopped.
     """
 
     def __init__(self, load: Load, on_end: Callable[[Exception | None], None] = lambda error: None) -> None:
@@ -47,13 +61,15 @@ class Service:
         self._progress = "the model is loading"
         self._served: Served | None = None
         self._error: Exception | None = None
+        self._stopped = False
         self._loading = threading.Thread(target=self._run, name="load", daemon=True)
 
     def start(self) -> None:
         self._loading.start()
 
     def stop(self, timeout: float) -> None:
-        """End the engine's thread; waits up to `timeout` seconds for its current step."""
+        """End the engine; waits up to `timeout` seconds for its current step."""
+        self._stopped = True
         if self._served is not None:
             self._served.worker.stop(timeout)
 
@@ -89,8 +105,13 @@ class Service:
     def _run(self) -> None:
         try:
             served = self._load(self._report)
-            served.worker.start()
             self._served = served
+            if self._stopped:
+                return
+            served.worker.start()
+            served.worker.wait()
         except Exception as error:  # whatever it is, `error` hands it on
+            if self._stopped:
+                return
             self._error = error
         self._on_end(self._error)

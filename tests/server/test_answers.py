@@ -62,7 +62,7 @@ def test_no_delta_holds_part_of_a_character(client: httpx.Client) -> None:
 @pytest.mark.parametrize("tps", [1, 4, 99])
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_string_ends_the_answer_and_frees_the_engine(tps: int, stream: bool) -> None:
-    engine = ScriptedEngine(says(TEXT + "x" * 500), tps=tps)
+    engine = ScriptedEngine(says(TEXT + "x" * 20_000), tps=tps, pause=0.001)
     with live(engine) as url, httpx.Client(base_url=url) as client:
         body = {"messages": HI, "stop": ["nowhere", "rld"], "logprobs": True}
         if stream:

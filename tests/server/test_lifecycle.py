@@ -17,10 +17,9 @@ import httpx
 import pytest
 
 from nextfit.errors import CheckpointError, ConfigError
-from nextfit.server.app import create_app
 from nextfit.server.run import HttpConfig, serve
 from nextfit.server.service import Served, Service
-from tests.server.scripted import Live, ScriptedEngine, live, load, says, wait_for
+from tests.server.scripted import ScriptedEngine, live, load, says, unready, wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 BODY = {"prompt": "a", "max_tokens": 300}
@@ -35,17 +34,6 @@ def loading_service(gate: threading.Event, error: Exception | None = None) -> Se
         return load(ScriptedEngine(says("hello")))(report)
 
     return Service(gated)
-
-
-@contextmanager
-def unready(service: Service) -> Iterator[str]:
-    server = Live(create_app(service))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    wait_for(lambda: server.started)
-    yield server.url
-    server.should_exit = True
-    thread.join(10)
 
 
 def test_503_with_the_progress_until_ready() -> None:

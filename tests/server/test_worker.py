@@ -1,4 +1,4 @@
-"""The engine's thread: nobody waits on it, nobody hangs when it ends."""
+"""The server's face of the engine: nobody waits on it, nobody hangs when it ends."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from queue import SimpleQueue
 
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request
-from nextfit.errors import RequestError
-from nextfit.server.worker import Accepted, EngineDied, Event, Worker
-from tests.server.scripted import ScriptedEngine, says, wait_for
+from nextfit.errors import NextFitError, RequestError
+from nextfit.server.messages import Accepted
+from nextfit.server.worker import EngineDied, Event, Worker
+from tests.server.scripted import EngineThread, ScriptedEngine, built, says, wait_for
 
 
 def request(name: str, prompt: str = "a") -> Request:
@@ -21,8 +22,9 @@ def request(name: str, prompt: str = "a") -> Request:
 
 @contextmanager
 def running(engine: ScriptedEngine) -> Iterator[Worker]:
-    worker = Worker(engine)
+    worker = Worker(EngineThread(built(engine)))
     worker.start()
+    worker.wait()
     try:
         yield worker
     finally:
@@ -68,7 +70,8 @@ def test_a_fault_while_adding_fails_alone() -> None:
 
     with running(Faulty(says("a"))) as worker:
         (error,) = events(worker, request("bad"))
-        assert isinstance(error, KeyError)
+        assert type(error) is NextFitError
+        assert "KeyError: 'planted'" in str(error)
         assert isinstance(events(worker, request("good"))[-1], Output)
 
 

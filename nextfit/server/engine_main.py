@@ -1,0 +1,65 @@
+"""What runs in the engine's process: `main` with the options of `LLM` as JSON."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nextfit.server.loop import Build, Built, Progress, run_engine
+from nextfit.server.messages import Gauges, Ready
+
+LOOK_SECONDS = 0.5
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def main(arguments: Sequence[str]) -> None:
+    """`arguments`: the options, then what `EngineProcess` adds."""
+    options, *place = arguments
+    run(place, lambda progress: load(json.loads(options), progress))
+
+
+def run(place: Sequence[str], build: Build) -> None:
+    """Run an engine until it is told to stop or its parent is gone. `place`: folder, parent's process id."""
+    folder, parent = Path(place[0]), int(place[1])
+    # service managers send it to every process; the server ends this one when the last answer is out
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_follow, args=(parent, folder), daemon=True).start()
+    code = run_engine(folder, build)
+    sys.stderr.flush()
+    os._exit(code)  # threads inside torch need not be waited for
+
+
+def _follow(parent: int, folder: Path) -> None:
+    """End this process when its parent has ended, however that came about."""
+    while folder.exists() and os.getppid() == parent:
+        time.sleep(LOOK_SECONDS / 10)
+    if sys.platform == "linux":  # also while a step lets no other thread run
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(LOOK_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def load(options: dict[str, object], progress: Progress) -> Built:
+    """The engine of the checkpoint at `options["path"]` (None: the bundled one)."""
+    from nextfit.llm import LLM
+
+    llm = LLM(progress=progress, **options)  # type: ignore[arg-type]
+    scheduler, limits = llm.engine.scheduler, llm.engine.config
+
+    def gauges() -> Gauges:
+        pages = scheduler.cache.pages
+        free = pages.free + pages.idle
+        return Gauges(len(scheduler.running), len(scheduler.waiting), scheduler.slots.free, free)
+
+    ready = Ready(llm.context, limits.sequences, llm.generation)
+    return Built(llm.engine, ready, gauges, scheduler.cache.flush)

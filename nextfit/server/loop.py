@@ -1,0 +1,137 @@
+"""The engine's side of the link: load, then carry out commands and steps until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nextfit.engine.request import Output, Request
+from nextfit.errors import NextFitError, RequestError
+from nextfit.server.link import Link, connect
+from nextfit.server.messages import (
+    VERSION,
+    Accepted,
+    Add,
+    Cancel,
+    Command,
+    Died,
+    FlushCache,
+    Gauges,
+    Hello,
+    Loading,
+    Outputs,
+    Ready,
+    Refused,
+    Stop,
+    Welcome,
+)
+
+log = logging.getLogger("nextfit")
+
+WELCOME_SECONDS = 10.0
+GAUGE_SECONDS = 1.0
+
+
+class EngineLike(Protocol):
+    """What the loop needs of `nextfit.engine.Engine`; tests drive it with a scripted one."""
+
+    def add(self, request: Request) -> None: ...
+    def cancel(self, request_id: str) -> None: ...
+    def step(self) -> list[Output]: ...
+    def has_work(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A loaded engine."""
+
+    engine: EngineLike
+    ready: Ready
+    gauges: Callable[[], Gauges]
+    flush_cache: Callable[[], object] | None = None  # None: it caches no prefixes
+
+
+Progress = Callable[[int, int], object]
+Build = Callable[[Progress], Built]
+
+
+def run_engine(folder: Path, build: Build) -> int:
+    """Serve the end of the link in `folder` with what `build` makes. The exit code: 0 if told to stop."""
+    link = connect(folder)
+    try:
+        link.send(Hello(VERSION))
+        died = _welcomed(link) or _serve(link, build)
+        if died is not None:
+            link.send(died)
+        return 0 if died is None else 1
+    finally:
+        link.close()
+
+
+def _welcomed(link: Link[Command]) -> Died | None:
+    """Wait for the server's answer; the sockets' names are no longer needed then."""
+    if link.receive(WELCOME_SECONDS) != [Welcome()]:
+        return Died(f"the server did not welcome the engine within {WELCOME_SECONDS} s", refused=False)
+    link.unlist()
+    return None
+
+
+def _serve(link: Link[Command], build: Build) -> Died | None:
+    try:
+        try:
+            built = build(lambda done, total: link.send(Loading(done, total)))
+        except (NextFitError, OSError) as error:
+            return Died(str(error), refused=True)
+        link.send(built.ready)
+        _Loop(link, built).run()
+    except Exception as error:
+        log.exception("the engine stopped")
+        return Died(f"{type(error).__name__}: {error}", refused=False)
+    return None
+
+
+class _Loop:
+    """Steps while there is work, sleeps while there is none."""
+
+    def __init__(self, link: Link[Command], built: Built) -> None:
+        self._link = link
+        self._built, self._engine = built, built.engine
+        self._told = 0.0  # when gauges were last sent
+
+    def run(self) -> None:
+        while True:
+            idle = not self._engine.has_work()
+            if idle or time.monotonic() - self._told > GAUGE_SECONDS:
+                self._link.send(self._built.gauges())
+                self._told = time.monotonic()
+            for command in self._link.receive(None if idle else 0):
+                if isinstance(command, Stop):
+                    return
+                self._carry_out(command)
+            if self._engine.has_work() and (outputs := self._engine.step()):
+                self._link.send(Outputs(outputs))
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Add(request):
+                self._add(request)
+            case Cancel(id):
+                self._engine.cancel(id)
+            case FlushCache() if self._built.flush_cache is not None:
+                self._built.flush_cache()
+
+    def _add(self, request: Request) -> None:
+        try:
+            self._engine.add(request)
+        except RequestError as error:
+            self._link.send(Refused(request.id, str(error), error.param, fault=False))
+        except Exception as error:
+            log.exception("request %s could not be added", request.id)
+            what = f"the request could not be added: {type(error).__name__}: {error}"
+            self._link.send(Refused(request.id, what, None, fault=True))
+        else:
+            self._link.send(Accepted(request.id))
