@@ -96,6 +96,7 @@ def test_cancel_takes_effect_before_the_next_step() -> None:
         wait_for(lambda: bool(engine.running))
         worker.cancel("r")
         worker.cancel("unknown")
+        time.sleep(0.1)  # on its way to the engine
         gate.set()
         wait_for(lambda: not engine.running)
         steps = engine.steps
