@@ -32,21 +32,23 @@ def run(place: Sequence[str], build: Build) -> None:
     # service managers send it to every process; the server ends this one when the last answer is out
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_follow, args=(parent, folder), daemon=True).start()
-    code = run_engine(folder, build)
+    code = run_engine(folder, build, _end_with_parent)
     sys.stderr.flush()
     os._exit(code)  # threads inside torch need not be waited for
 
 
 def _follow(parent: int, folder: Path) -> None:
     """End this process when its parent has ended, however that came about."""
-    while folder.exists() and os.getppid() == parent:
-        time.sleep(LOOK_SECONDS / 10)
-    if sys.platform == "linux":  # also while a step lets no other thread run
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
+
+
+def _end_with_parent() -> None:
+    """From here on also while a step lets no other thread run; before, `_follow` has a folder to remove."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def load(options: dict[str, object], progress: Progress) -> Built:

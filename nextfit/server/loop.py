@@ -59,12 +59,15 @@ Progress = Callable[[int, int], object]
 Build = Callable[[Progress], Built]
 
 
-def run_engine(folder: Path, build: Build) -> int:
-    """Serve the end of the link in `folder` with what `build` makes. The exit code: 0 if told to stop."""
+def run_engine(folder: Path, build: Build, welcomed: Callable[[], object]) -> int:
+    """Serve the end of the link in `folder` with what `build` makes. The exit code: 0 if told to stop.
+
+    `welcomed` is called once nothing is left in the folder, before any work.
+    """
     link = connect(folder)
     try:
         link.send(Hello(VERSION))
-        died = _welcomed(link) or _serve(link, build)
+        died = _welcomed(link, welcomed) or _serve(link, build)
         if died is not None:
             link.send(died)
         return 0 if died is None else 1
@@ -72,11 +75,12 @@ def run_engine(folder: Path, build: Build) -> int:
         link.close()
 
 
-def _welcomed(link: Link[Command]) -> Died | None:
+def _welcomed(link: Link[Command], welcomed: Callable[[], object]) -> Died | None:
     """Wait for the server's answer; the sockets' names are no longer needed then."""
     if link.receive(WELCOME_SECONDS) != [Welcome()]:
         return Died(f"the server did not welcome the engine within {WELCOME_SECONDS} s", refused=False)
     link.unlist()
+    welcomed()
     return None
 
 

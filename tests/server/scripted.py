@@ -55,7 +55,9 @@ class EngineThread:
         self._thread: threading.Thread | None = None
 
     def start(self, folder: Path) -> None:
-        self._thread = threading.Thread(target=run_engine, args=(folder, lambda progress: self._built))
+        self._thread = threading.Thread(
+            target=run_engine, args=(folder, lambda progress: self._built, lambda: None)
+        )
         self._thread.start()
 
     def ended(self) -> str | None:

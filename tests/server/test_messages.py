@@ -78,4 +78,4 @@ def test_a_foreign_message_is_refused() -> None:
 def test_an_engine_that_is_not_welcomed_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "WELCOME_SECONDS", 0.1)
     monkeypatch.setattr(link, "FLUSH_SECONDS", 0.1)
-    assert run_engine(tmp_path, lambda progress: built(ScriptedEngine(says("a")))) == 1
+    assert run_engine(tmp_path, lambda progress: built(ScriptedEngine(says("a"))), lambda: None) == 1
