@@ -31,9 +31,8 @@ class Ours:
 
     def __init__(self, path: str, context: int) -> None:
         model = load_model(open_checkpoint(path).require(), "bfloat16", "cpu", draft=False)
-        limits = EngineConfig(
-            context=context, sequences=1, draft=0, snapshots=0
-        )  # no hits: the prompt comes again
+        # no snapshots, so no hits: the same prompt comes again
+        limits = EngineConfig(context=context, sequences=1, draft=0, snapshots=0)
         self.engine = Engine(model, limits, ends=())
 
     def prefill(self, ids: list[int]) -> float:

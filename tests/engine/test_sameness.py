@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -14,6 +15,14 @@ from tests.engine.drive import LONG, MODELS, PENALISED, Trace, run
 
 WAYS = ["right", "alternating", *map(str, range(8))]
 REQUESTS = 12
+drawn = partial(  # the same traces on every run; a failing one is printed, not shrunk
+    settings,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @st.composite
@@ -54,14 +63,7 @@ def certain(model: int) -> list[Trace]:
 def test_random_traffic(model: int) -> None:
     seen: Counter = Counter()
 
-    @settings(
-        max_examples=8,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @drawn(max_examples=8)
     @given(traces(model))
     def check(trace: Trace) -> None:
         run(trace, seen)
@@ -128,14 +130,7 @@ def certain_alike(model: int) -> list[Trace]:
 def test_requests_that_begin_alike(model: int) -> None:
     seen: Counter = Counter()
 
-    @settings(
-        max_examples=5,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @drawn(max_examples=5)
     @given(alike_traces(model))
     def check(trace: Trace) -> None:
         run(trace, seen)
