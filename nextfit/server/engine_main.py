@@ -12,9 +12,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from nextfit.config import GenerationDefaults
 from nextfit.server.loop import Build, Built, Progress, run_engine
 from nextfit.server.messages import Gauges, Ready
+
+if TYPE_CHECKING:
+    from nextfit.engine.engine import Engine
 
 LOOK_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -56,12 +61,17 @@ def load(options: dict[str, object], progress: Progress) -> Built:
     from nextfit.llm import LLM
 
     llm = LLM(progress=progress, **options)  # type: ignore[arg-type]
-    scheduler, limits = llm.engine.scheduler, llm.engine.config
+    return offer(llm.engine, llm.generation)
+
+
+def offer(engine: Engine, defaults: GenerationDefaults) -> Built:
+    """What the loop needs of an engine."""
+    scheduler, limits = engine.scheduler, engine.config
 
     def gauges() -> Gauges:
         pages = scheduler.cache.pages
         free = pages.free + pages.idle
         return Gauges(len(scheduler.running), len(scheduler.waiting), scheduler.slots.free, free)
 
-    ready = Ready(llm.context, limits.sequences, llm.generation)
-    return Built(llm.engine, ready, gauges, scheduler.cache.flush)
+    ready = Ready(limits.context, limits.sequences, defaults)
+    return Built(engine, ready, gauges, scheduler.cache.flush)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import time
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
         with Path(note).open("a") as file:
             file.write(f"{os.getpid()}\n")
     if options.pop("import_error", False):
-        import nextfit.no_such_module  # type: ignore[import-not-found]  # noqa: F401
+        importlib.import_module("nextfit.no_such_module")
     setattr(loop, "VERSION", options.pop("version", messages.VERSION))  # noqa: B010
     limits = {name: options.pop(name) for name in ("context", "sequences") if name in options}
     refuse, slow = options.pop("refuse", None), options.pop("slow", 0.0)
