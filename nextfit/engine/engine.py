@@ -11,6 +11,7 @@ from nextfit.engine.scheduler import Scheduler
 from nextfit.engine.sequence import Sequence
 from nextfit.engine.snapshots import Snapshots
 from nextfit.errors import RequestError
+from nextfit.memory.allocator import keep_freed_memory
 from nextfit.model import Model, StateShape
 
 
@@ -25,6 +26,7 @@ class Engine:
 
     def __init__(self, model: Model, config: EngineConfig, ends: tuple[int, ...]) -> None:
         """`ends` are the token ids that finish an answer unless a request sets `ignore_eos`."""
+        keep_freed_memory()
         self.model, self.config, self.ends = model, config, frozenset(ends)
         self.scheduler = Scheduler(config)
         self.state = model.new_state(state_shape(config))

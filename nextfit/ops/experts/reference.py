@@ -6,8 +6,9 @@ from torch import Tensor
 
 from nextfit.checkpoint.packed import Weight, expert
 from nextfit.ops.batch import Batch
+from nextfit.ops.classes import by_class
 from nextfit.ops.linear import linear
-from nextfit.ops.precision import wide
+from nextfit.ops.precision import matmul_dtype, wide
 from nextfit.ops.select import top_k_ascending
 
 
@@ -34,23 +35,27 @@ def mixture(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weig
     """Weighted sum of each row's experts, [rows, hidden] in the wide type.
 
     x [rows, hidden], ids and weights [rows, k], gate_up [experts, 2 * width, hidden], down [experts, hidden, width].
-    Walks over the experts that were chosen, each with all of its rows.
     """
-    k = ids.shape[1]
+
+    def of_class(decode: bool, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        return _mixture(x, ids, weights, gate_up, down, decode)
+
+    return by_class(of_class, batch.decode_rows, x, ids, weights)
+
+
+def _mixture(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, decode: bool) -> Tensor:
+    """The mixture of rows of one class. Walks over the experts that were chosen, each with all of its rows."""
+    k, sums = ids.shape[1], wide(x.dtype)
+    if not decode:
+        x = x.to(matmul_dtype(x.dtype, x.device))  # once, not for every expert that a row meets
     order = ids.flatten().argsort(stable=True)  # pairs of (row, choice) by expert, rows ascending within each
-    rows = order // k
     chosen, counts = ids.flatten()[order].unique_consecutive(return_counts=True)
-    few = torch.zeros_like(counts).index_add_(0, _expert_of(counts), (rows < batch.decode_rows).long())
-    outputs = torch.empty(len(rows), x.shape[1], dtype=x.dtype, device=x.device)
+    outputs = torch.empty(len(order), x.shape[1], dtype=sums, device=x.device)
     start = 0
-    for e, n, small in zip(chosen.tolist(), counts.tolist(), few.tolist(), strict=True):
-        span = slice(start, start + n)
-        h = gated_mlp(linear(x[rows[span]], expert(gate_up, e), small))
-        outputs[span] = linear(h, expert(down, e), small)
-        start += n
-    by_row = outputs[order.argsort()].unflatten(0, (-1, k))
-    return (by_row * weights[..., None]).to(wide(x.dtype)).sum(1)
-
-
-def _expert_of(counts: Tensor) -> Tensor:
-    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    for e, rows in zip(chosen.tolist(), (order // k).split(counts.tolist()), strict=True):
+        few, end = len(rows) if decode else 0, start + len(rows)
+        h = gated_mlp(linear(x.index_select(0, rows), expert(gate_up, e), few))
+        outputs[start:end] = linear(h, expert(down, e), few)
+        start = end
+    by_row = order.argsort().view(-1, k)
+    return F.embedding_bag(by_row, outputs, mode="sum", per_sample_weights=weights.to(sums))

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nextfit.checkpoint.packed import Packed, Stack, Weight, decode, rows
+from nextfit.ops.classes import by_class
 from nextfit.ops.precision import matmul_dtype
 
 TILE = 1 << 22  # elements of a weight that are decoded or widened at a time; bounds memory for any weight
@@ -18,14 +19,11 @@ def linear(x: Tensor, weight: Weight, decode_rows: int) -> Tensor:
     """x [rows, columns] times the transpose of `weight` [out, columns] -> [rows, out], dtype of x."""
     if isinstance(weight, Stack):
         return torch.cat([linear(x, part, decode_rows) for part in weight.parts], dim=-1)
-    if decode_rows == 0 or decode_rows == len(x):
-        return _product(x, weight, prefill=decode_rows == 0)
-    head = _product(x[:decode_rows], weight, prefill=False)
-    return torch.cat([head, _product(x[decode_rows:], weight, prefill=True)])
+    return by_class(lambda decode, part: _product(part, weight, decode), decode_rows, x)
 
 
-def _product(x: Tensor, weight: Tensor | Packed, prefill: bool) -> Tensor:
-    dtype = matmul_dtype(x.dtype, x.device) if prefill else x.dtype
+def _product(x: Tensor, weight: Tensor | Packed, decode: bool) -> Tensor:
+    dtype = x.dtype if decode else matmul_dtype(x.dtype, x.device)
     if isinstance(weight, Tensor) and weight.dtype == dtype:
         return F.linear(x.to(dtype), weight).to(x.dtype)
     wide, n, columns = x.to(dtype), weight.shape[0], weight.shape[1]
