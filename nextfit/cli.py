@@ -42,6 +42,10 @@ Context = Annotated[
     ),
 ]
 Draft = Annotated[int, typer.Option(min=0, max=8, help="Tokens the draft head guesses per round; 0 is off.")]
+AdaptiveDraft = Annotated[
+    bool,
+    typer.Option("--adaptive-draft/--no-adaptive-draft", help="Guess fewer tokens where that is faster."),
+]
 DraftFile = Annotated[
     Path | None, typer.Option(help="GGUF file that holds the draft head, if it is apart from the model.")
 ]
@@ -98,6 +102,7 @@ def serve(
     ] = None,
     context: Context = None,
     draft: Draft = 4,
+    adaptive_draft: AdaptiveDraft = True,
     draft_file: DraftFile = None,
     prefill_chunk: Chunk = 512,
     sequences: Annotated[int, typer.Option(min=1, help="Requests computed at once; more wait.")] = 8,
@@ -124,6 +129,7 @@ def serve(
 
     keys = read_keys(api_key or (), api_key_file)
     engine = _engine(context, draft, draft_file, prefill_chunk, dtype, device, sequences=sequences)
+    engine["adaptive_draft"] = adaptive_draft
     load = loader(model, tuple(served_model_name or ()), engine, queue=queue, restart=restart)
     serve(load, HttpConfig(host, port, keys, body_limit << 20, drain), lambda line: print(line, flush=True))
 

@@ -36,9 +36,10 @@ class Result:
     text: str
     logprobs: list[Sampled] | None  # with alternatives, where `logprobs` was asked for
     finish_reason: str  # "stop", "length" or "error"
-    drafted: int
-    accepted: int
-    cached_tokens: int
+    rounds: int  # decode steps
+    drafted: int  # tokens
+    accepted: int  # of them
+    cached_tokens: int  # of the prompt
 
 
 class LLM:
@@ -46,8 +47,8 @@ class LLM:
 
     `path` is a folder or file of a checkpoint, None the bundled one. `context` bounds prompt and answer
     together (None: the model's limit), `sequences` the requests computed at once, `prefill_chunk` the prompt
-    rows of one step, `draft` the tokens drafted per round, `draft_file` a GGUF file that holds the draft head
-    where it is apart. `dtype` "auto" computes in what the files say.
+    rows of one step, `draft` the tokens drafted per round, fewer with `adaptive_draft` where that is faster,
+    `draft_file` a GGUF file that holds the draft head where it is apart. `dtype` "auto" computes in what the files say.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class LLM:
         path: str | Path | None = None,
         *,
         draft: int = 4,
+        adaptive_draft: bool = True,
         draft_file: str | Path | None = None,
         prefill_chunk: int = 512,
         context: int | None = None,
@@ -71,6 +73,7 @@ class LLM:
             sequences=sequences,
             prefill_chunk=prefill_chunk,
             draft=draft,
+            adaptive_draft=adaptive_draft,
             page_size=page_size,
         )
         _check_limits(limits, c.max_position_embeddings, c.indexer_compress_ratio)
@@ -163,6 +166,7 @@ class _Answer:
             text=self.text,
             logprobs=kept if self.params.logprobs is not None else None,
             finish_reason="stop" if self.stopped else output.finish_reason,
+            rounds=stats.rounds,
             drafted=stats.drafted,
             accepted=stats.accepted,
             cached_tokens=stats.cached_tokens,

@@ -48,6 +48,7 @@ TORCH_FREE = (
     "nextfit.checkpoint.formats",
     "nextfit.checkpoint.gguf",
     "nextfit.engine.config",
+    "nextfit.engine.depth",
     "nextfit.engine.params",
     "nextfit.engine.request",
     "nextfit.engine.scheduler",

@@ -12,7 +12,8 @@ class EngineConfig:
     context: int  # tokens of one request, prompt and answer together
     sequences: int = 8  # requests in the state at once; more wait
     prefill_chunk: int = 512  # prompt rows a step computes at most
-    draft: int = 4  # tokens drafted per round, 0..8
+    draft: int = 4  # tokens drafted per round at most, 0..8
+    adaptive_draft: bool = True  # fewer where fewer give more tokens a second
     page_size: int = 16  # tokens, a multiple of the model's index block
     snapshots: int = 16  # recurrent states kept for requests that begin alike; 0: no prefix cache
     snapshot_every: int = 2048  # tokens between the snapshots of a long prompt, made whole pages

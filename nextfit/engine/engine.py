@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
+from collections.abc import Callable
 
 from nextfit.engine.config import EngineConfig
+from nextfit.engine.depth import Acceptance, DraftDepth
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.engine.round import run_round
-from nextfit.engine.scheduler import Scheduler
+from nextfit.engine.scheduler import Rows, Scheduler
 from nextfit.engine.sequence import Sequence
 from nextfit.engine.snapshots import Snapshots
 from nextfit.errors import RequestError
@@ -24,15 +27,27 @@ def state_shape(config: EngineConfig) -> StateShape:
 class Engine:
     """Continuous batching over one model: `add` requests, call `step` while `has_work`."""
 
-    def __init__(self, model: Model, config: EngineConfig, ends: tuple[int, ...]) -> None:
-        """`ends` are the token ids that finish an answer unless a request sets `ignore_eos`."""
+    def __init__(
+        self,
+        model: Model,
+        config: EngineConfig,
+        ends: tuple[int, ...],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`ends` are the token ids that finish an answer unless a request sets `ignore_eos`.
+
+        `clock` gives seconds; only how many tokens are drafted depends on it.
+        """
         keep_freed_memory()
         self.model, self.config, self.ends = model, config, frozenset(ends)
         self.scheduler = Scheduler(config)
         self.state = model.new_state(state_shape(config))
         self._snapshots = Snapshots(self.scheduler, self.state)
+        self._clock = clock
+        self._depths = DraftDepth()
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
+        self._ended = Stats()
         self._cancelled: list[Output] = []
 
     def add(self, request: Request) -> None:
@@ -73,6 +88,7 @@ class Engine:
             limit=c.context if p.max_tokens is None else n + p.max_tokens,
             order=self._arrivals,
             tokens=list(request.prompt),
+            acceptance=Acceptance(depth),
         )
         self._arrivals += 1
         self._sequences[request.id] = sequence
@@ -83,7 +99,7 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence:
             sequence.finish = "cancelled"
-            self.scheduler.remove(sequence)
+            self._forget(sequence)
             self._cancelled.append(_output(sequence))
 
     def has_work(self) -> bool:
@@ -92,23 +108,42 @@ class Engine:
     def step(self) -> list[Output]:
         """Compute one step; what it added to each request that got tokens or ended."""
         out, self._cancelled = self._cancelled, []
+        start = self._clock()
         rows = self.scheduler.schedule()
         if not rows:
             return out
         self._snapshots.restore(rows)
-        advances = run_round(self.model, self.state, rows, drafting=self.config.draft > 0)
+        verified = _drafts(rows)
+        advances = run_round(self.model, self.state, rows, self._depth if self.config.draft else None)
         self._snapshots.save(rows)
+        if all(r.decode for r in rows):
+            depth = (verified + _drafts(rows)) / (2 * len(rows))
+            self._depths.note(len(rows), depth, self._clock() - start)
         for advance in advances:
             s = advance.sequence
             if s.finish:
                 del self._sequences[s.request.id]
-                self.scheduler.remove(s)
+                self._forget(s)
             out.append(_output(s, advance.tokens))
         return out
 
+    def totals(self) -> Stats:
+        """Counts of all requests so far, running ones among them."""
+        return sum((s.stats() for s in self._sequences.values()), start=self._ended)
+
+    def _forget(self, s: Sequence) -> None:
+        self._ended += s.stats()
+        self.scheduler.remove(s)
+
+    def _depth(self, s: Sequence, sequences: int) -> int:
+        """Drafts for `s` in a round of so many sequences."""
+        most = s.draft_room()
+        return self._depths.choose(s.acceptance, sequences, most) if self.config.adaptive_draft else most
+
+
+def _drafts(rows: list[Rows]) -> int:
+    return sum(len(r.sequence.drafts) for r in rows)
+
 
 def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
-    stats = None
-    if s.finish:
-        stats = Stats(s.prompt_length, s.generated, s.cached or 0, s.drafted, s.accepted)
-    return Output(s.request.id, tokens, s.finish, s.stop_token, stats=stats)
+    return Output(s.request.id, tokens, s.finish, s.stop_token, stats=s.stats() if s.finish else None)

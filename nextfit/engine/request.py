@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from nextfit.engine.params import SamplingParams
@@ -30,13 +30,17 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of a finished request, in tokens."""
+    """Counts of a request, or of many."""
 
-    prompt_tokens: int
-    completion_tokens: int  # without the end token
+    prompt_tokens: int = 0
+    completion_tokens: int = 0  # without the end token
     cached_tokens: int = 0  # of the prompt
-    drafted: int = 0
-    accepted: int = 0
+    rounds: int = 0  # steps of one verified token and its drafts
+    drafted: int = 0  # tokens
+    accepted: int = 0  # drafts that became part of the answer
+
+    def __add__(self, other: Stats) -> Stats:
+        return Stats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)

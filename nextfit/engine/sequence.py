@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nextfit.engine.request import FinishReason, Request
+from nextfit.engine.depth import Acceptance
+from nextfit.engine.request import FinishReason, Request, Stats
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class Sequence:
     behind: bool = False  # the draft head has not seen the last computed row yet
     stops: list[int] = field(default_factory=list)  # token counts at which the prefill leaves a snapshot
     latest: int = 0  # tokens in the snapshot of the answer so far, which the next replaces
+    acceptance: Acceptance = field(default_factory=lambda: Acceptance(0))
+    rounds: int = 0
     drafted: int = 0
     accepted: int = 0
     finish: FinishReason | None = None
@@ -46,12 +49,18 @@ class Sequence:
     def generated(self) -> int:
         return len(self.tokens) - self.prompt_length
 
+    def stats(self) -> Stats:
+        """What was counted so far."""
+        return Stats(
+            self.prompt_length, self.generated, self.cached or 0, self.rounds, self.drafted, self.accepted
+        )
+
     @property
     def decoding(self) -> bool:
         return self.computed == len(self.tokens) - 1 and self.generated > 0
 
     def draft_room(self) -> int:
-        """Drafts worth making now: every row's token must fit the limit."""
+        """The most drafts that can be of use now: every row's token must fit the limit."""
         return max(0, min(self.draft_depth, self.limit - len(self.tokens) - 1))
 
     def accept(self, new: list[int]) -> list[int]:

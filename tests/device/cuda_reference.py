@@ -6,6 +6,7 @@ A script, not a collected test: CI has no GPU. It fails (exit code 1) where the 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ CONFIG = small_config(ple_layers=(1, 5), num_experts=300, num_experts_per_tok=10
 LENGTHS = (1, 3, 37, 64, 120, 200)
 
 
-def generate(device: str, dtype: torch.dtype, **limits: int) -> dict[str, list[tuple[int, float]]]:
+def generate(device: str, dtype: torch.dtype, **limits: Any) -> dict[str, list[tuple[int, float]]]:
     """Tokens and log-probabilities of fixed requests, greedy and sampled."""
     weights = {k: v.to(device) for k, v in random_weights(CONFIG, 0, dtype).items()}
     engine = Engine(Model(CONFIG, weights, dtype), EngineConfig(context=400, **limits), ends=(304,))

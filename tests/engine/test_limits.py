@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nextfit.engine.config import EngineConfig
@@ -14,7 +16,7 @@ from tests.engine.drive import running, tiny_model
 PROMPT = [3, 1, 4, 1, 5]
 
 
-def make(ends: tuple[int, ...] = (), draft: int = 3, context: int = 128, **limits: int) -> Engine:
+def make(ends: tuple[int, ...] = (), draft: int = 3, context: int = 128, **limits: Any) -> Engine:
     config = EngineConfig(context=context, sequences=1, draft=draft, **limits)
     return Engine(tiny_model(0), config, ends)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -34,7 +35,7 @@ def prefills(monkeypatch: pytest.MonkeyPatch) -> Rows:
     return found
 
 
-def make(draft: int = 0, snapshots: int = 16, **limits: int) -> Engine:
+def make(draft: int = 0, snapshots: int = 16, **limits: Any) -> Engine:
     values = dict(context=256, sequences=4, draft=draft, snapshots=snapshots) | limits
     return Engine(tiny_model(0), EngineConfig(**values), ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def sequence(
     return Sequence(request, 0, depth, frozenset(), len(tokens) + answer, order, tokens=list(tokens))
 
 
-def small(**limits: int) -> Scheduler:
+def small(**limits: Any) -> Scheduler:
     values = dict(sequences=2, page_size=4, kv_tokens=1, snapshots=0) | limits
     return Scheduler(EngineConfig(**values))
 

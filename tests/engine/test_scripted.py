@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nextfit.engine.params import SamplingParams
-from nextfit.engine.request import Output, Request
+from nextfit.engine.request import Output, Request, Stats
 from tests.support.scripted_model import (
     ScriptedEngine,
     ScriptedModel,
@@ -71,7 +71,6 @@ def test_drafts_right_and_wrong(way: str, depth: int) -> None:
     prompt = [5] * 20
     steps, last = answer(engine(wrong, depth), prompt, temperature=depth % 2, seed=1)
     assert [t for step in steps for t in step] == SCRIPT
-    assert last.stats is not None
     known, drafted, right = len(prompt) + 1, 0, 0
     for step in steps[1:]:
         count = accepted(depth, known)
@@ -84,7 +83,7 @@ def test_drafts_right_and_wrong(way: str, depth: int) -> None:
         right += count
         known += count + 1
         assert len(step) == count + 1
-    assert (last.stats.drafted, last.stats.accepted) == (drafted, right)
+    assert last.stats == Stats(20, 60, 0, len(steps) - 1, drafted, right)
 
 
 def test_one_bank_of_recurrent_state() -> None:
@@ -137,6 +136,22 @@ def test_many_requests_at_once() -> None:
             found[int(out.request_id)] += [t.token for t in out.tokens]
         e.scheduler.check()
     assert found == scripts
+    total = e.totals()
+    assert total.prompt_tokens == sum(1 + 3 * n for n in scripts)
+    assert total.completion_tokens == sum(map(len, scripts.values()))
+    assert total.drafted > total.accepted > 0 and total.rounds + total.accepted > total.completion_tokens - 12
+
+
+def test_totals_count_requests_that_run_end_and_leave() -> None:
+    e = engine(depth=4)
+    for i in range(3):
+        e.add(Request(str(i), [i, 1, 2], SamplingParams(temperature=0, max_tokens=(11, 60, 60)[i])))
+    for _ in range(3):  # the prompt, then five tokens a step
+        e.step()
+    assert e.totals() == Stats(9, 33, 0, 6, 24, 24)
+    e.cancel("1")
+    e.step()
+    assert e.totals() == Stats(9, 38, 0, 7, 28, 28)
 
 
 def test_a_planted_failure() -> None:

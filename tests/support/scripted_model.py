@@ -241,7 +241,7 @@ class ScriptedEngine(Engine):
     ) -> None:
         self.answer = answer
         model = model or ScriptedModel(vocabulary=320, end=319)
-        config = EngineConfig(context=context, draft=tokens_per_step - 1, **limits)
+        config = EngineConfig(context=context, draft=tokens_per_step - 1, adaptive_draft=False, **limits)
         super().__init__(model, config, (model.end,))  # type: ignore[arg-type]
 
     def add(self, request: Request) -> None:

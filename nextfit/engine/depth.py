@@ -1,0 +1,82 @@
+"""How many tokens to draft: as many as gave the most tokens a second, by what was accepted and what rounds cost.
+
+Everything seen fades, towards the hope that a draft is right; so what has not been tried for long is tried again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+FADE = 0.95  # of everything seen, with each round
+HOPE = (
+    0.05  # weight, in rounds, of the belief that a draft is as right as the one before it, and the first is
+)
+PRIOR_SLOPE = 0.1  # what a draft adds to the cost of a round, of the round's cost, before it was measured
+PRIOR_WEIGHT = 0.005  # in rounds, times drafts squared
+
+
+class Acceptance:
+    """How often each draft of one request was right where those before it were."""
+
+    def __init__(self, most: int) -> None:
+        self._tried, self._right = [0.0] * most, [0.0] * most
+        self._last = most
+
+    def note(self, drafted: int, accepted: int) -> None:
+        """One round: the first `accepted` drafts were right; of the others only the next was looked at."""
+        self._last = drafted
+        for j in range(len(self._tried)):
+            self._tried[j] = FADE * self._tried[j] + (j < drafted and j <= accepted)
+            self._right[j] = FADE * self._right[j] + (j < accepted)
+
+    def tokens(self, most: int) -> list[float]:
+        """Tokens that a round is expected to add with 0, 1, ... drafts: up to `most`, and one more than last time."""
+        out, reached, p = [1.0], 1.0, 1.0
+        for tried, right in zip(self._tried[: min(most, self._last + 1)], self._right, strict=False):
+            p = (right + HOPE * p) / (tried + HOPE)
+            reached *= p
+            out.append(out[-1] + reached)
+        return out
+
+
+class RoundCost:
+    """Seconds of a round by its depth: the line that lies closest to what was measured."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5  # of 1, depth, its square, seconds, depth times seconds
+
+    def note(self, depth: float, seconds: float) -> None:
+        """One round; one that something else held up counts as twice the usual."""
+        weight, *_, usual, _ = self._sums
+        if weight:
+            seconds = min(seconds, 2 * usual / weight)
+        new = (1, depth, depth * depth, seconds, depth * seconds)
+        self._sums = [FADE * a + b for a, b in zip(self._sums, new, strict=True)]
+
+    def line(self) -> tuple[float, float]:
+        """(seconds of a round without drafts, seconds of each draft); before any measurement in rounds."""
+        weight, depths, squares, seconds, products = self._sums
+        if not weight:
+            return 1.0, PRIOR_SLOPE
+        depth, usual = depths / weight, seconds / weight
+        spread, together = squares - depth * depths, products - depth * seconds
+        slope = (together + PRIOR_WEIGHT * PRIOR_SLOPE * usual) / (spread + PRIOR_WEIGHT)
+        slope = min(max(slope, 0.0), 0.9 * usual / max(depth, 0.1))
+        return usual - slope * depth, slope
+
+
+class DraftDepth:
+    """Chooses the depths of one engine's requests; what a round costs depends on how many decode in it."""
+
+    def __init__(self) -> None:
+        self._costs: defaultdict[int, RoundCost] = defaultdict(RoundCost)
+
+    def note(self, sequences: int, depth: float, seconds: float) -> None:
+        """A round of decode rows only, with `depth` drafts per sequence on average."""
+        self._costs[sequences].note(depth, seconds)
+
+    def choose(self, acceptance: Acceptance, sequences: int, most: int) -> int:
+        """Drafts, 0 to `most`, for a request in the next round of so many."""
+        fixed, each = self._costs[sequences].line()
+        speeds = [tokens / max(fixed + each * d, 1e-9) for d, tokens in enumerate(acceptance.tokens(most))]
+        return speeds.index(max(speeds))
