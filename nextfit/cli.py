@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from nextfit.errors import ConfigError, NextFitError
+from nextfit.options import (
+    AdaptiveDraft,
+    ApiKey,
+    ApiKeyFile,
+    BodyLimit,
+    Chunk,
+    Context,
+    Device,
+    Draft,
+    DraftFile,
+    Drain,
+    Dtype,
+    EngineTimeout,
+    Host,
+    KvTokens,
+    Log,
+    LogLevel,
+    Model,
+    NoPrefixCache,
+    Port,
+    Precision,
+    Queue,
+    Restart,
+    Sequences,
+    ServedModelName,
+    SnapshotEvery,
+    Snapshots,
+)
 
 app = typer.Typer(
     name="nextfit",
@@ -22,36 +49,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Dtype(StrEnum):
-    auto = "auto"
-    bfloat16 = "bfloat16"
-    float32 = "float32"
-    float64 = "float64"
-
-
-Model = Annotated[
-    Path | None,
-    typer.Argument(help="Folder or .safetensors or .gguf file of a checkpoint; the bundled one if left out."),
-]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Tokens of one request, prompt and answer together; the model's limit if left out."
-    ),
-]
-Draft = Annotated[int, typer.Option(min=0, max=8, help="Tokens the draft head guesses per round; 0 is off.")]
-AdaptiveDraft = Annotated[
-    bool,
-    typer.Option("--adaptive-draft/--no-adaptive-draft", help="Guess fewer tokens where that is faster."),
-]
-DraftFile = Annotated[
-    Path | None, typer.Option(help="GGUF file that holds the draft head, if it is apart from the model.")
-]
-Chunk = Annotated[int, typer.Option(min=1, help="Prompt tokens computed in one step.")]
-Precision = Annotated[Dtype, typer.Option(help="What the model computes in; auto: what its files say.")]
-Device = Annotated[str, typer.Option(help="Where the model computes: cpu, cuda, cuda:1 ...")]
 
 
 def run(argv: Sequence[str]) -> int:
@@ -86,51 +83,57 @@ def _options(
 @app.command(epilog="Example:  nextfit serve model.gguf --port 9000 --context 32768 --api-key-file keys.txt")
 def serve(
     model: Model = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is every network.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-    ] = 8000,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A key that requests must carry; repeat for several. Other users of this machine can see it."
-        ),
-    ] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="File with such keys, one a line.")] = None,
-    served_model_name: Annotated[
-        list[str] | None, typer.Option(help="Name that requests use for the model; repeat for several.")
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    api_key: ApiKey = None,
+    api_key_file: ApiKeyFile = None,
+    served_model_name: ServedModelName = None,
+    body_limit: BodyLimit = 16,
     context: Context = None,
     draft: Draft = 4,
     adaptive_draft: AdaptiveDraft = True,
     draft_file: DraftFile = None,
     prefill_chunk: Chunk = 512,
-    sequences: Annotated[int, typer.Option(min=1, help="Requests computed at once; more wait.")] = 8,
-    queue: Annotated[
-        int, typer.Option(min=0, help="Requests that may wait; those beyond are answered with 429.")
-    ] = 256,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start the engine again if it dies, 3 times in 10 minutes.")
-    ] = False,
+    sequences: Sequences = 8,
+    queue: Queue = 256,
+    kv_tokens: KvTokens = None,
     dtype: Precision = Dtype.auto,
     device: Device = "cpu",
-    body_limit: Annotated[int, typer.Option(min=1, help="Largest request body, in MiB.")] = 16,
-    drain: Annotated[
-        float, typer.Option(min=0, help="Seconds that running answers may take after SIGTERM.")
-    ] = 30,
+    snapshots: Snapshots = 16,
+    snapshot_every: SnapshotEvery = 2048,
+    no_prefix_cache: NoPrefixCache = False,
+    restart: Restart = False,
+    engine_timeout: EngineTimeout = 300,
+    drain: Drain = 30,
+    log_level: Log = LogLevel.info,
 ) -> None:
     """Answer OpenAI's chat and completions API over HTTP.
 
     /health is 503 until the model is loaded; then a curl line to try is printed.
     """
+    from nextfit.server import logs
     from nextfit.server.guard import read_keys
     from nextfit.server.load import loader
     from nextfit.server.run import HttpConfig, serve
 
+    logs.configure(log_level.value)
     keys = read_keys(api_key or (), api_key_file)
-    engine = _engine(context, draft, draft_file, prefill_chunk, dtype, device, sequences=sequences)
-    engine["adaptive_draft"] = adaptive_draft
-    load = loader(model, tuple(served_model_name or ()), engine, queue=queue, restart=restart)
+    engine = dict(
+        context=context,
+        draft=draft,
+        adaptive_draft=adaptive_draft,
+        draft_file=draft_file,
+        prefill_chunk=prefill_chunk,
+        sequences=sequences,
+        kv_tokens=kv_tokens,
+        snapshots=0 if no_prefix_cache else snapshots,
+        snapshot_every=snapshot_every,
+        dtype=dtype.value,
+        device=device,
+    )
+    names = tuple(served_model_name or ())
+    level = log_level.value
+    load = loader(model, names, engine, queue=queue, restart=restart, timeout=engine_timeout, log_level=level)
     serve(load, HttpConfig(host, port, keys, body_limit << 20, drain), lambda line: print(line, flush=True))
 
 
@@ -156,11 +159,20 @@ def chat(
     """Talk to a model in the terminal. Ctrl-C ends an answer, /reset the conversation, /exit the program."""
     from nextfit.terminal import Settings, converse, loading
 
-    engine = _engine(context, draft, draft_file, prefill_chunk, dtype, device, sequences=1)
     with loading() as progress:
         from nextfit.llm import LLM
 
-        llm = LLM(model, progress=progress, **engine)
+        llm = LLM(
+            model,
+            context=context,
+            draft=draft,
+            draft_file=draft_file,
+            prefill_chunk=prefill_chunk,
+            sequences=1,
+            dtype=dtype.value,
+            device=device,
+            progress=progress,
+        )
     converse(llm, Settings(system, thinking, temperature, seed, max_tokens))
 
 
@@ -198,13 +210,11 @@ def plan(
         str | None, typer.Option(help="Host memory, such as 64GiB; what is free here if left out.")
     ] = None,
     context: Context = None,
-    sequences: Annotated[int, typer.Option(min=1, help="Requests computed at once.")] = 8,
+    sequences: Sequences = 8,
     draft: Draft = 4,
     prefill_chunk: Chunk = 512,
     page_size: Annotated[int, typer.Option(min=1, help="Tokens of a page.")] = 16,
-    kv_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that all requests' pages hold together.")
-    ] = None,
+    kv_tokens: KvTokens = None,
     kv: Annotated[str | None, typer.Option(help="Where keys and values lie: host or gpu.")] = None,
     kv_format: Annotated[str | None, typer.Option(help="Their format: bf16, q8_0, f8_e4m3 ...")] = None,
     host_experts: Annotated[
@@ -256,24 +266,3 @@ def logits(
     from nextfit.llm import logits
 
     write_array(out, logits(model, tokens, draft=mtp, draft_file=draft_file, dtype=dtype.value))
-
-
-def _engine(
-    context: int | None,
-    draft: int,
-    draft_file: Path | None,
-    prefill_chunk: int,
-    dtype: Dtype,
-    device: str,
-    sequences: int,
-) -> dict[str, Any]:
-    """The options of `LLM`."""
-    return {
-        "context": context,
-        "draft": draft,
-        "draft_file": draft_file,
-        "prefill_chunk": prefill_chunk,
-        "dtype": dtype.value,
-        "device": device,
-        "sequences": sequences,
-    }

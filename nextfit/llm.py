@@ -48,7 +48,9 @@ class LLM:
     `path` is a folder or file of a checkpoint, None the bundled one. `context` bounds prompt and answer
     together (None: the model's limit), `sequences` the requests computed at once, `prefill_chunk` the prompt
     rows of one step, `draft` the tokens drafted per round, fewer with `adaptive_draft` where that is faster,
-    `draft_file` a GGUF file that holds the draft head where it is apart. `dtype` "auto" computes in what the files say.
+    `draft_file` a GGUF file that holds the draft head where it is apart. `kv_tokens` bounds what the pages of all
+    requests and cached prefixes hold, `snapshots` the states that the prefix cache keeps (0: none of it), one every
+    `snapshot_every` tokens of a long prompt. `dtype` "auto" computes in what the files say.
     """
 
     def __init__(
@@ -62,6 +64,9 @@ class LLM:
         context: int | None = None,
         sequences: int = 8,
         page_size: int = 16,
+        kv_tokens: int | None = None,
+        snapshots: int = 16,
+        snapshot_every: int = 2048,
         dtype: str = "auto",
         device: str = "cpu",
         progress: Progress | None = None,
@@ -75,6 +80,9 @@ class LLM:
             draft=draft,
             adaptive_draft=adaptive_draft,
             page_size=page_size,
+            kv_tokens=kv_tokens,
+            snapshots=snapshots,
+            snapshot_every=snapshot_every,
         )
         _check_limits(limits, c.max_position_embeddings, c.indexer_compress_ratio)
         self.config, self.generation, self.context = c, checkpoint.generation, limits.context
@@ -180,9 +188,12 @@ def _check_limits(limits: EngineConfig, longest: int, ratio: int) -> None:
         ("sequences", limits.sequences, 1, None),
         ("prefill_chunk", limits.prefill_chunk, 1, None),
         ("draft", limits.draft, 0, MAX_DRAFT),
+        ("kv_tokens", limits.kv_tokens, 1, None),
+        ("snapshots", limits.snapshots, 0, None),
+        ("snapshot_every", limits.snapshot_every, 1, None),
     )
     for name, value, low, high in checks:
-        if value < low or (high is not None and value > high):
+        if value is not None and (value < low or (high is not None and value > high)):
             expected = f"at least {low}" if high is None else f"{low} to {high}"
             raise ConfigError(f"{name} is {value}; expected {expected} (--{name.replace('_', '-')})")
     if limits.page_size < ratio or limits.page_size % ratio:

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "nextfit"
 # Imports only go down this list; names in one line are side by side and import one another.
 LAYERS = (
     ("__main__",),
-    ("cli", "terminal", "arrays"),
+    ("cli", "options", "terminal", "arrays"),
     ("server",),
     ("llm",),
     ("models",),

@@ -49,6 +49,7 @@ class Engine:
         self._arrivals = 0
         self._ended = Stats()
         self._cancelled: list[Output] = []
+        self.steps = 0  # computed so far
 
     def add(self, request: Request) -> None:
         """Queue a request; RequestError if it cannot be served, then nothing has changed."""
@@ -119,6 +120,7 @@ class Engine:
         if all(r.decode for r in rows):
             depth = (verified + _drafts(rows)) / (2 * len(rows))
             self._depths.note(len(rows), depth, self._clock() - start)
+        self.steps += 1
         for advance in advances:
             s = advance.sequence
             if s.finish:
@@ -146,4 +148,4 @@ def _drafts(rows: list[Rows]) -> int:
 
 
 def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
-    return Output(s.request.id, tokens, s.finish, s.stop_token, stats=s.stats() if s.finish else None)
+    return Output(s.request.id, tokens, s.finish, s.stop_token, stats=s.stats())

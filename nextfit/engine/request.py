@@ -30,7 +30,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of a request, or of many."""
+    """Counts of a request so far, or of many."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0  # without the end token
@@ -45,7 +45,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one step adds to a request. End tokens are not in `tokens`; `stats` come with `finish_reason`."""
+    """What one step adds to a request. End tokens are not in `tokens`; an error may lack `stats`."""
 
     request_id: str
     tokens: tuple[Sampled, ...] = ()

@@ -49,6 +49,7 @@ class Scheduler:
         self.cache = PrefixCache(SharedPool(config.pages()), config.page_size, host)
         self.waiting: deque[Sequence] = deque()  # in the order of arrival
         self.running: list[Sequence] = []
+        self.preemptions = 0
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
@@ -147,6 +148,7 @@ class Scheduler:
 
     def _preempt(self, s: Sequence, step: list[Rows]) -> None:
         """Back to the queue, and out of `step`; it resumes from its last snapshot when there is room."""
+        self.preemptions += 1
         step[:] = [r for r in step if r.sequence is not s]
         self.running.remove(s)
         self._release(s)

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 import nextfit
-from nextfit.server import chat, completions, errors
-from nextfit.server.errors import ApiError, error_body
+from nextfit.server import chat, completions, errors, status
+from nextfit.server.errors import ApiError
 from nextfit.server.guard import LimitBody, RequireKey
+from nextfit.server.observe import Observe
 from nextfit.server.service import Served, Service
 from nextfit.server.stream import Disconnected
 
@@ -34,19 +35,13 @@ def create_app(service: Service, keys: Sequence[str] = (), body_limit: int = BOD
     # the one added last is the outermost
     app.add_middleware(LimitBody, limit=body_limit)
     app.add_middleware(RequireKey, keys=keys)
+    app.add_middleware(Observe, metrics=service.metrics)
     errors.install(app)
 
     async def on_disconnect(request: Request, error: Exception) -> Response:
         return Response(status_code=499)  # for the log; nobody receives it
 
     app.add_exception_handler(Disconnected, on_disconnect)
-
-    @app.get("/health")
-    async def health() -> JSONResponse:
-        reason = service.unready
-        if reason is None:
-            return JSONResponse({"status": "ok"})
-        return JSONResponse({"status": "unavailable", **error_body(503, reason, code="not_ready")}, 503)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -60,11 +55,7 @@ def create_app(service: Service, keys: Sequence[str] = (), body_limit: int = BOD
             raise ApiError(404, f"model {name!r} is not served here", param="model", code="model_not_found")
         return _model(served, name)
 
-    @app.post("/flush_cache")
-    async def flush_cache() -> dict[str, str]:
-        service.served().worker.flush_cache()
-        return {"status": "ok"}
-
+    app.include_router(status.router(service))
     app.include_router(chat.router(service))
     app.include_router(completions.router(service))
     return app

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from nextfit.errors import RequestError
 from nextfit.server.errors import ApiError
 from nextfit.server.generation import Generation
 from nextfit.server.logprobs import chat_logprobs
+from nextfit.server.observe import Record
 from nextfit.server.sampling import check_model, choices
 from nextfit.server.schemas import ChatMessage, ChatRequest, unsupported
 from nextfit.server.service import Served, Service
@@ -35,7 +35,7 @@ def router(service: Service) -> APIRouter:
         ids = await asyncio.to_thread(_prompt, body, served)
         limit = body.max_completion_tokens or body.max_tokens
         params = choices(body, served, limit, (body.top_logprobs or 0) if body.logprobs else None)
-        generation = Generation(served, [ids], params)
+        generation = Generation(served, [ids], params, Record.of(request.scope))
         reply = _Reply(body, generation)
         # refusals come before the status line of a stream
         await while_connected(request, generation.start())
@@ -89,7 +89,7 @@ class _Reply:
         self._logprobs = bool(body.logprobs)
         self._include_usage = body.include_usage
         self._head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": f"chatcmpl-{generation.record.id}",
             "created": int(time.time()),
             "model": generation.served.names[0],
         }

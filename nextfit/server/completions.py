@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from nextfit.engine.request import Sampled
 from nextfit.server.generation import Generation
 from nextfit.server.logprobs import completion_logprobs
+from nextfit.server.observe import Record
 from nextfit.server.sampling import check_model, choices
 from nextfit.server.schemas import CompletionRequest
 from nextfit.server.service import Served, Service
@@ -31,7 +31,7 @@ def router(service: Service) -> APIRouter:
         check_model(body, served)
         prompts = await asyncio.to_thread(_prompts, body, served)
         params = choices(body, served, body.max_tokens or DEFAULT_MAX_TOKENS, body.logprobs)
-        generation = Generation(served, prompts, params)
+        generation = Generation(served, prompts, params, Record.of(request.scope))
         reply = _Reply(body, generation, prompts)
         # refusals come before the status line of a stream
         await while_connected(request, generation.start())
@@ -67,7 +67,7 @@ class _Reply:
         self._before = [text for text in texts or [""] * len(prompts) for _ in range(count)]
         self._lengths = [0] * len(self._before)  # characters streamed so far
         self._head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
+            "id": f"cmpl-{generation.record.id}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": generation.served.names[0],

@@ -1,8 +1,9 @@
-"""What runs in the engine's process: `main` with the options of `LLM` as JSON."""
+"""What runs in the engine's process: `main` with a log level and the options of `LLM` as JSON."""
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import shutil
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nextfit.config import GenerationDefaults
+from nextfit.server import logs
 from nextfit.server.loop import Build, Built, Progress, run_engine
 from nextfit.server.messages import Gauges, Ready
+from nextfit.server.process import DUMP_SIGNAL
 
 if TYPE_CHECKING:
     from nextfit.engine.engine import Engine
@@ -26,8 +29,9 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`arguments`: the options, then what `EngineProcess` adds."""
-    options, *place = arguments
+    """`arguments`: the level, the options, then what `EngineProcess` adds."""
+    level, options, *place = arguments
+    logs.configure(level)
     run(place, lambda progress: load(json.loads(options), progress))
 
 
@@ -36,6 +40,7 @@ def run(place: Sequence[str], build: Build) -> None:
     folder, parent = Path(place[0]), int(place[1])
     # service managers send it to every process; the server ends this one when the last answer is out
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.register(DUMP_SIGNAL)
     threading.Thread(target=_follow, args=(parent, folder), daemon=True).start()
     code = run_engine(folder, build, _end_with_parent)
     sys.stderr.flush()
@@ -66,12 +71,22 @@ def load(options: dict[str, object], progress: Progress) -> Built:
 
 def offer(engine: Engine, defaults: GenerationDefaults) -> Built:
     """What the loop needs of an engine."""
-    scheduler, limits = engine.scheduler, engine.config
+    scheduler, model = engine.scheduler, engine.model
+    pages, snapshots = scheduler.cache.pages, scheduler.cache.host.snapshots
 
     def gauges() -> Gauges:
-        pages = scheduler.cache.pages
-        free = pages.free + pages.idle
-        return Gauges(len(scheduler.running), len(scheduler.waiting), scheduler.slots.free, free)
+        return Gauges(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            pages=pages.capacity - pages.free - pages.idle,
+            cached_pages=pages.idle,
+            snapshots=snapshots.capacity - snapshots.free,
+            steps=engine.steps,
+            preemptions=scheduler.preemptions,
+            totals=engine.totals(),
+        )
 
-    ready = Ready(limits.context, limits.sequences, defaults)
-    return Built(engine, ready, gauges, scheduler.cache.flush)
+    dtype = str(model.dtype).removeprefix("torch.")
+    return Built(
+        engine, Ready(engine.config, defaults, str(model.device), dtype), gauges, scheduler.cache.flush
+    )

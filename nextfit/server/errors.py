@@ -11,8 +11,10 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from nextfit.errors import NextFitError, RequestError
+from nextfit.server.observe import Record
 from nextfit.server.worker import QueueFull
 
 
@@ -50,10 +52,16 @@ def describe(error: Exception) -> ApiError:
     return ApiError(500, f"internal error ({type(error).__name__}); the server's log has it", code="internal")
 
 
-def response(error: ApiError) -> JSONResponse:
+def response(error: ApiError, scope: Scope) -> JSONResponse:
+    """The answer to the request of `scope`, noted in its record."""
+    note(error, scope)
     headers = {"Retry-After": "1"} if error.status in (429, 503) else None
     body = error_body(error.status, str(error), error.param, error.code)
     return JSONResponse(body, error.status, headers)
+
+
+def note(error: ApiError, scope: Scope) -> None:
+    Record.of(scope).error = error.code or str(error.status)
 
 
 def _field(location: Sequence[int | str]) -> str | None:
@@ -87,7 +95,9 @@ def install(app: FastAPI) -> None:
 
     async def on_validation(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return response(validation_error(error.errors(), request.headers.get("content-type", "")))
+        return response(
+            validation_error(error.errors(), request.headers.get("content-type", "")), request.scope
+        )
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -100,12 +110,12 @@ def install(app: FastAPI) -> None:
             code = "body_too_large"
         elif not error.detail:
             message = HTTPStatus(error.status_code).phrase
-        answer = response(ApiError(error.status_code, message, code=code))
+        answer = response(ApiError(error.status_code, message, code=code), request.scope)
         answer.headers.update(error.headers or {})
         return answer
 
     async def on_any(request: Request, error: Exception) -> JSONResponse:
-        return response(describe(error))
+        return response(describe(error), request.scope)
 
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,11 @@ from functools import partial
 
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request, Sampled
+from nextfit.errors import RequestError
 from nextfit.server.errors import ApiError
 from nextfit.server.messages import Accepted
+from nextfit.server.metrics import Timer
+from nextfit.server.observe import Record
 from nextfit.server.service import Served
 from nextfit.server.worker import Event
 from nextfit.text import TextStream
@@ -48,11 +50,13 @@ class Usage:
 class _Choice:
     """One running choice: its engine request and the text of its tokens."""
 
-    def __init__(self, served: Served, index: int, request: Request, *, first: bool) -> None:
+    def __init__(self, served: Served, index: int, request: Request, timer: Timer, *, first: bool) -> None:
         self.index = index
         self.first = first  # of its prompt
         self.request = request
-        self.done = False
+        self.reason: str | None = None  # why it ended
+        self.timer = timer
+        self._cached = 0
         self._stream = TextStream(served.tokenizer, request.params.stop)
         self._sampled: list[Sampled] = []
         self._given = 0  # tokens whose text is out
@@ -60,6 +64,8 @@ class _Choice:
     def advance(self, output: Output, usage: Usage) -> Piece:
         """Account for one engine output. A stop string ends the choice before the engine does."""
         self._sampled.extend(output.tokens)
+        if output.stats is not None:
+            self._cached = output.stats.cached_tokens
         delta = self._stream.push(s.token for s in output.tokens)
         text, reason = delta.text, None
         if delta.stopped is not None:
@@ -70,11 +76,15 @@ class _Choice:
         tokens = tuple(self._sampled[self._given : delta.tokens])
         self._given = delta.tokens
         if reason is not None:
-            self.done = True
-            usage.completion_tokens += len(self._sampled) if delta.matched is None else delta.matched
-            if output.stats is not None and self.first:
-                usage.cached_tokens += output.stats.cached_tokens
+            self.end(reason, usage, delta.matched)
         return Piece(self.index, text, tokens, reason)
+
+    def end(self, reason: str, usage: Usage, tokens: int | None = None) -> None:
+        """Count the choice with its first `tokens` tokens (None: all of them)."""
+        self.reason = reason
+        self.timer.end(reason)
+        usage.completion_tokens += len(self._sampled) if tokens is None else tokens
+        usage.cached_tokens += self._cached if self.first else 0
 
 
 @dataclass(slots=True)
@@ -93,15 +103,21 @@ class Generation:
     """
 
     def __init__(
-        self, served: Served, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
+        self, served: Served, prompts: Sequence[list[int]], params: Sequence[SamplingParams], record: Record
     ) -> None:
-        self.served = served
+        self.served, self.record = served, record
         self.usage = Usage(sum(map(len, prompts)))
         self._worker = served.worker
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._early: deque[tuple[int, Event]] = deque()  # came before the last choice was taken
         self._choices = [
-            _Choice(served, i, Request(f"{uuid.uuid4().hex}-{i}", prompt, one), first=one is params[0])
+            _Choice(
+                served,
+                i,
+                Request(f"{record.id}-{i}", prompt, one),
+                Timer(record.metrics, record.arrived),
+                first=one is params[0],
+            )
             for i, (prompt, one) in enumerate((p, s) for p in prompts for s in params)
         ]
 
@@ -126,9 +142,15 @@ class Generation:
 
     def close(self) -> None:
         for choice in self._choices:
-            if not choice.done:
-                choice.done = True
+            if choice.reason is None:
+                choice.end("abort", self.usage)
                 self._worker.cancel(choice.request.id)
+        self.record.notes = {
+            "prompt_tokens": self.usage.prompt_tokens,
+            "cached_tokens": self.usage.cached_tokens,
+            "completion_tokens": self.usage.completion_tokens,
+            "finish": ",".join(sorted({choice.reason or "" for choice in self._choices})),
+        }
 
     async def answers(self) -> list[Answer]:
         """All choices, whole. Closes."""
@@ -151,12 +173,12 @@ class Generation:
             choice = self._choices[index]
             if isinstance(event, Exception):
                 raise event
-            if isinstance(event, Accepted) or choice.done:
+            if isinstance(event, Accepted) or choice.reason is not None:
                 continue
             if event.finish_reason in ("error", "cancelled"):
                 raise ApiError(500, event.error or f"the engine ended the request: {event.finish_reason}")
             piece = choice.advance(event, self.usage)
-            if choice.done:
+            if choice.reason is not None:
                 running -= 1
                 if event.finish_reason is None:
                     self._worker.cancel(choice.request.id)
@@ -164,6 +186,11 @@ class Generation:
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, index: int, event: Event) -> None:
         """Called on the thread that reads the engine's events."""
+        timer = self._choices[index].timer
+        if isinstance(event, Output):
+            timer.advance(event)
+        elif isinstance(event, Exception):
+            timer.end(None if isinstance(event, RequestError) else "error")
         try:
             loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
         except RuntimeError:  # the loop has closed, so nobody listens

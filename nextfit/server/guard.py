@@ -69,7 +69,7 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._allowed(scope):
             message = "an API key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
-            refusal = response(ApiError(401, message, code="invalid_api_key"))
+            refusal = response(ApiError(401, message, code="invalid_api_key"), scope)
             refusal.headers["WWW-Authenticate"] = "Bearer"
             await refusal(scope, receive, send)
             return
@@ -89,7 +89,7 @@ class LimitBody:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self.limit:
-            await response(self._error(int(declared)))(scope, receive, send)
+            await response(self._error(int(declared)), scope)(scope, receive, send)
             return
         received = 0
 

@@ -54,10 +54,10 @@ class Link(Generic[_In]):
                 return False
         return True
 
-    def receive(self, seconds: float | None = 0) -> list[_In]:
-        """All that has come, waiting up to `seconds` (None: for ever) for the first."""
-        if seconds != 0:
-            self._in.poll(None if seconds is None else round(seconds * 1000))
+    def receive(self, seconds: float = 0) -> list[_In]:
+        """All that has come, waiting up to `seconds` for the first."""
+        if seconds:
+            self._in.poll(round(seconds * 1000))
         found = []
         try:
             while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from nextfit.checkpoint import open_checkpoint
 from nextfit.models import default_path
 from nextfit.server.process import EngineProcess
 from nextfit.server.service import Load, Served
-from nextfit.server.worker import QUEUE, Worker
+from nextfit.server.worker import ENGINE_TIMEOUT, QUEUE, Worker
 from nextfit.text.load import load_text
 
 ENGINE = "nextfit.server.engine_main"
@@ -25,6 +26,8 @@ def loader(
     *,
     queue: int = QUEUE,
     restart: bool = False,
+    timeout: float = ENGINE_TIMEOUT,
+    log_level: str = "info",
 ) -> Load:
     """A function that loads `path` (None: the bundled model) with the `options` of `LLM`."""
 
@@ -33,12 +36,14 @@ def loader(
         checkpoint = open_checkpoint(path or default_path(), options.get("draft_file")).require()
         tokenizer, template = load_text(checkpoint)
         arguments = json.dumps({"path": path, **options}, default=str)
+        process = EngineProcess(ENGINE, log_level, arguments)
         return Served(
             names=tuple(names) or (_name(path),),
             created=int(time.time()),
             tokenizer=tokenizer,
             template=template,
-            worker=Worker(EngineProcess(ENGINE, arguments), queue, restart),
+            worker=Worker(process, queue, restart, timeout),
+            model={"path": str(checkpoint.path), "config": asdict(checkpoint.config)},
         )
 
     return load

@@ -33,7 +33,7 @@ from nextfit.server.messages import (
 log = logging.getLogger("nextfit")
 
 WELCOME_SECONDS = 10.0
-GAUGE_SECONDS = 1.0
+BEAT_SECONDS = 0.25  # between two signs of life, unless a step takes longer
 
 
 class EngineLike(Protocol):
@@ -99,7 +99,7 @@ def _serve(link: Link[Command], build: Build) -> Died | None:
 
 
 class _Loop:
-    """Steps while there is work, sleeps while there is none."""
+    """Steps while there is work; while there is none, it waits and shows that it lives."""
 
     def __init__(self, link: Link[Command], built: Built) -> None:
         self._link = link
@@ -109,10 +109,10 @@ class _Loop:
     def run(self) -> None:
         while True:
             idle = not self._engine.has_work()
-            if idle or time.monotonic() - self._told > GAUGE_SECONDS:
+            if idle or time.monotonic() - self._told > BEAT_SECONDS:
                 self._link.send(self._built.gauges())
                 self._told = time.monotonic()
-            for command in self._link.receive(None if idle else 0):
+            for command in self._link.receive(BEAT_SECONDS if idle else 0):
                 if isinstance(command, Stop):
                     return
                 self._carry_out(command)

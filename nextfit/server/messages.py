@@ -9,9 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from nextfit.config import GenerationDefaults
-from nextfit.engine.request import Output, Request
+from nextfit.engine.config import EngineConfig
+from nextfit.engine.request import Output, Request, Stats
 
-VERSION = 1
+VERSION = 2
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -54,9 +55,10 @@ class Loading(Message):
 class Ready(Message):
     """The model is loaded, and what the server must know of it."""
 
-    context: int  # tokens, prompt and answer together
-    sequences: int  # requests computed at once
+    config: EngineConfig
     defaults: GenerationDefaults
+    device: str
+    dtype: str  # that the model computes in
 
 
 class Accepted(Message):
@@ -81,12 +83,19 @@ class Outputs(Message):
 
 
 class Gauges(Message):
-    """What is in use, whenever the engine falls idle and once a second while it works."""
+    """What is in use, and what happened since the engine started; also its sign of life.
 
-    running: int
+    Sent whenever it falls idle, and four times a second or, where a step takes longer, after it.
+    """
+
+    running: int  # requests; each has a slot
     waiting: int
-    free_slots: int
-    free_pages: int  # held by no request; the prefix cache may keep some of them
+    pages: int  # held by requests
+    cached_pages: int  # held by the prefix cache alone
+    snapshots: int
+    steps: int
+    preemptions: int
+    totals: Stats  # of all requests
 
 
 class Died(Message):

@@ -7,10 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 # The same modules as here, wherever the server was started: no folder of the user's comes first.
 PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); from {} import main; main(sys.argv[1:])"
+
+DUMP_SIGNAL = signal.SIGUSR1  # an engine that gets it writes to stderr where its threads are
+DUMP_SECONDS = 0.5  # that this may take
 
 
 class EngineProcess:
@@ -44,6 +48,12 @@ class EngineProcess:
             return f"its process ended with exit code {code}"
         hint = " (memory may have run out)" if code == -signal.SIGKILL else ""
         return f"its process was ended by {signal.Signals(-code).name}{hint}"
+
+    def dump(self) -> None:
+        """Have it write to stderr where its threads are, if it still can."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(DUMP_SIGNAL)
+            time.sleep(DUMP_SECONDS)
 
     def kill(self) -> None:
         """End it at once; returns when its memory is free again."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from nextfit.config import GenerationDefaults
 from nextfit.server.errors import ApiError
 from nextfit.server.messages import Ready
+from nextfit.server.metrics import Metrics
 from nextfit.server.worker import Worker
 from nextfit.text import ChatTemplate, Tokenizer
 
@@ -22,18 +24,19 @@ class Served:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     worker: Worker
+    model: Mapping[str, Any] = field(default_factory=dict)  # what its files say, for /server_info
 
     @property
     def context(self) -> int:
         """Tokens, prompt and answer together."""
-        return self._ready.context
+        return self.ready.config.context
 
     @property
     def defaults(self) -> GenerationDefaults:
-        return self._ready.defaults
+        return self.ready.defaults
 
     @property
-    def _ready(self) -> Ready:
+    def ready(self) -> Ready:
         assert self.worker.ready is not None, "a model is served when it is loaded"
         return self.worker.ready
 
@@ -56,6 +59,7 @@ class Service:
     """
 
     def __init__(self, load: Load, on_end: Callable[[Exception | None], None] = lambda error: None) -> None:
+        self.metrics = Metrics(lambda: self._served.worker if self._served else None)
         self._load = load
         self._on_end = on_end
         self._progress = "the model is loading"

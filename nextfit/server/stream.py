@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from nextfit.server.errors import describe, error_body
+from nextfit.server.errors import describe, error_body, note
 
 log = logging.getLogger("nextfit")
 
@@ -71,7 +71,7 @@ class EventStream(Response):
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        task = asyncio.ensure_future(self._send(send))
+        task = asyncio.ensure_future(self._send(scope, send))
         try:
             await _first(task, receive)
         finally:
@@ -79,7 +79,7 @@ class EventStream(Response):
         if not task.cancelled():
             task.result()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, scope: Scope, send: Send) -> None:
         async def body(data: bytes, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
@@ -95,6 +95,7 @@ class EventStream(Response):
             pass
         except Exception as error:
             told = describe(error)
+            note(told, scope)
             if told.code == "internal":
                 log.exception("a stream failed")
             await body(event(error_body(told.status, str(told), told.param, told.code)))

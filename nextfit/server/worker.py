@@ -1,8 +1,9 @@
 """The server's face of the engine, which lives in a process of its own.
 
 Nothing here waits for the engine: requests are handed over, events come back through a callback per request
-on a thread that reads the link. The same thread notices the engine's end: whoever is in flight and whoever
-comes later is told, nobody hangs. With `restart` it then starts the engine again.
+on a thread that reads the link. The same thread notices the engine's end, and an engine that hangs: it gives no
+sign of life and is ended. Whoever is in flight and whoever comes later is told, nobody hangs. With `restart` the
+engine is then started again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ POLL_SECONDS = 0.1  # between two looks at whether the engine's process still ru
 RESTARTS = 3
 RESTART_SECONDS = 600.0  # within which the engine is started again no more often
 QUEUE = 256  # requests that may wait
+ENGINE_TIMEOUT = 300.0  # seconds; a step of a large model on a slow CPU takes many
 
 
 class Host(Protocol):
@@ -33,6 +35,7 @@ class Host(Protocol):
 
     def start(self, folder: Path) -> None: ...
     def ended(self) -> str | None: ...
+    def dump(self) -> None: ...
     def kill(self) -> None: ...
 
 
@@ -49,14 +52,22 @@ class QueueFull(NextFitError):
 
 
 class Worker:
-    """Owns the engine on `host` from `start` to `stop`. Methods may be called from any thread."""
+    """Owns the engine on `host` from `start` to `stop`. Methods may be called from any thread.
 
-    def __init__(self, host: Host, queue: int = QUEUE, restart: bool = False) -> None:
+    An engine that is ready and then sends nothing for `timeout` seconds counts as dead.
+    """
+
+    def __init__(
+        self, host: Host, queue: int = QUEUE, restart: bool = False, timeout: float = ENGINE_TIMEOUT
+    ) -> None:
         self.ready: Ready | None = None  # of the engine that runs or ran last
-        self.gauges: messages.Gauges | None = None
+        self.gauges: messages.Gauges | None = None  # of the engine that runs; None while it loads
+        self.silence = 0.0  # seconds without a sign of life from an engine that is ready
+        self.restarts = 0
         self._host = host
-        self._queue = queue
+        self.queue = queue
         self._restart = restart
+        self._timeout = timeout
         self._restarts: list[float] = []  # when, in seconds of the monotonic clock
         self._before = ""  # what to say before the progress of loading
         self._lock = threading.Lock()  # over what follows
@@ -71,6 +82,11 @@ class Worker:
     def failure(self) -> str | None:
         """Why nothing can be served now; None when something can."""
         return self._down
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were handed over and have not ended."""
+        return len(self._waiting)
 
     @property
     def busy(self) -> bool:
@@ -96,17 +112,17 @@ class Worker:
 
     def admit(self, count: int) -> None:
         """Raises QueueFull if `count` more requests are more than may wait, RequestError if they always are."""
-        at_once = self.ready.sequences if self.ready else 0
-        if self.ready and count > at_once + self._queue:
+        at_once = self.ready.config.sequences if self.ready else 0
+        if self.ready and count > at_once + self.queue:
             raise RequestError(
                 f"{count} answers are asked for at once; at most {at_once} are computed (--sequences) while "
-                f"{self._queue} wait (--queue)"
+                f"{self.queue} wait (--queue)"
             )
         with self._lock:
             waiting = max(0, len(self._waiting) - at_once)
-            if len(self._waiting) + count > at_once + self._queue:
+            if len(self._waiting) + count > at_once + self.queue:
                 raise QueueFull(
-                    f"{waiting} requests wait already and this one adds {count}; at most {self._queue} may wait "
+                    f"{waiting} requests wait already and this one adds {count}; at most {self.queue} may wait "
                     f"for the {at_once} that are computed at once (--queue, --sequences)"
                 )
 
@@ -168,10 +184,16 @@ class Worker:
                 if (died := self._take(event, link)) is not None:
                     return died
             if events:
+                self.silence = 0.0
                 continue
             if ended is not None:
                 return Died(ended, refused=False)
             ended = self._host.ended()  # what it said before may still be on its way
+            # counted, not read off a clock: this process may have been stopped itself
+            self.silence += POLL_SECONDS if self._link else 0.0
+            if self.silence >= self._timeout:
+                self._host.dump()
+                return Died(f"no sign of life for {self._timeout:g} s (--engine-timeout)", refused=False)
         return Died("", refused=False)
 
     def _take(self, event: messages.Event, link: Link[messages.Event]) -> Died | None:
@@ -238,6 +260,7 @@ class Worker:
         self._before = (
             f"{reason}; it is started again, {len(self._restarts)} of {RESTARTS}: " if again else ""
         )
+        self.gauges, self.silence = None, 0.0
         with self._lock:
             self._link, self._down = None, f"{self._before}the model is loading" if again else reason
             waiting, self._waiting = self._waiting, {}
@@ -252,4 +275,5 @@ class Worker:
         if not self._restart or len(self._restarts) == RESTARTS:
             return False
         self._restarts.append(now)
+        self.restarts += 1
         return True

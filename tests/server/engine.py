@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nextfit.config import GenerationDefaults
+from nextfit.engine.config import EngineConfig
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.errors import RequestError
 from nextfit.server.loop import Built
@@ -63,7 +64,16 @@ class ScriptedEngine:
         return bool(self.running)
 
     def gauges(self) -> Gauges:
-        return Gauges(len(self.running), 0, 8 - len(self.running), 64)
+        return Gauges(
+            running=len(self.running),
+            waiting=0,
+            pages=2 * len(self.running),
+            cached_pages=3,
+            snapshots=1,
+            steps=self.steps,
+            preemptions=0,
+            totals=Stats(),
+        )
 
     def step(self) -> list[Output]:
         if self.gate is not None:
@@ -96,7 +106,7 @@ class ScriptedEngine:
             running.sent += 1
             if limit is not None and running.sent == limit:
                 reason = "length"
-        stats = Stats(len(request.prompt), running.sent, cached_tokens=16) if reason else None
+        stats = Stats(len(request.prompt), running.sent, cached_tokens=16)
         return Output(request.id, tuple(new), reason, stop_token, None, stats)  # type: ignore[arg-type]
 
 
@@ -106,4 +116,5 @@ def says(text: str) -> Callable[[Request], list[int]]:
 
 def built(engine: ScriptedEngine, context: int = CONTEXT, sequences: int = 8) -> Built:
     defaults = GenerationDefaults((END,), temperature=0.7, top_p=0.95, top_k=20)
-    return Built(engine, Ready(context, sequences, defaults), engine.gauges, engine.flush_cache)
+    config = EngineConfig(context=context, sequences=sequences)
+    return Built(engine, Ready(config, defaults, "cpu", "bfloat16"), engine.gauges, engine.flush_cache)

@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from nextfit.server.app import BODY_LIMIT, create_app
 from nextfit.server.loop import Built, run_engine
 from nextfit.server.service import Load, Served, Service
-from nextfit.server.worker import QUEUE, Host, Worker
+from nextfit.server.worker import ENGINE_TIMEOUT, QUEUE, Host, Worker
 from nextfit.text import ChatTemplate, Tokenizer
 from nextfit.text.gguf_tokenizer import assemble
 from nextfit.text.tokenizer import byte_alphabet
@@ -63,6 +63,9 @@ class EngineThread:
     def ended(self) -> str | None:
         return None if self._thread is None or self._thread.is_alive() else "its thread ended"
 
+    def dump(self) -> None:
+        pass
+
     def kill(self) -> None:
         if self._thread is not None:
             self._thread.join(20)
@@ -78,6 +81,7 @@ def load(
     sequences: int = 8,
     queue: int = QUEUE,
     restart: bool = False,
+    timeout: float = ENGINE_TIMEOUT,
 ) -> Load:
     """What a `Service` loads; `context` and `sequences` are those of an engine that is given as such."""
     if isinstance(host, ScriptedEngine):
@@ -87,7 +91,7 @@ def load(
         created=1,
         tokenizer=TOKENIZER,
         template=ChatTemplate(template, {}) if template else None,
-        worker=Worker(host, queue, restart),
+        worker=Worker(host, queue, restart, timeout),
     )
 
 

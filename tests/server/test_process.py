@@ -22,6 +22,7 @@ import pytest
 
 from nextfit.cli import run
 from nextfit.models import default_path
+from nextfit.server.messages import VERSION
 from nextfit.server.service import Service
 from tests.server.process import scripted
 from tests.server.scripted import live, load, running, unready, wait_for
@@ -110,7 +111,7 @@ def test_an_exception_in_a_step_is_restarted_too() -> None:
     [
         ({"refuse": "a.gguf: truncated"}, "loading failed: a.gguf: truncated"),
         ({"import_error": True}, "its process ended with exit code 1"),
-        ({"version": 0}, "the server speaks version 1 of the messages, the engine version 0"),
+        ({"version": 0}, f"the server speaks version {VERSION} of the messages, the engine version 0"),
     ],
 )
 def test_what_cannot_start_says_why(options: dict[str, Any], expected: str, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ class ScriptedModel:
     (1, 2, ...) raises. `forward_seconds` is what the model itself, not the engine, has taken.
     """
 
-    device = torch.device("cpu")
+    device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(
         self,
