@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from nextfit.engine.batch import PageTables
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.depth import Acceptance, DraftDepth
 from nextfit.engine.request import Output, Request, Sampled, Stats
@@ -42,6 +43,9 @@ class Engine:
         self.model, self.config, self.ends = model, config, frozenset(ends)
         self.scheduler = Scheduler(config)
         self.state = model.new_state(state_shape(config))
+        most = config.whole_pages(config.context + 1) // config.page_size
+        self._tables = PageTables(config.sequences + 1, most, model.device)
+        self._drafting = config.draft > 0 and model.draft is not None
         self._snapshots = Snapshots(self.scheduler, self.state)
         self._clock = clock
         self._depths = DraftDepth()
@@ -84,7 +88,7 @@ class Engine:
         sequence = Sequence(
             request=request,
             seed=secrets.randbits(63) if p.seed is None else p.seed,
-            draft_depth=depth if self.model.draft else 0,
+            draft_depth=depth if self._drafting else 0,
             ends=stops if p.ignore_eos else stops | self.ends,
             limit=c.context if p.max_tokens is None else n + p.max_tokens,
             order=self._arrivals,
@@ -115,7 +119,9 @@ class Engine:
             return out
         self._snapshots.restore(rows)
         verified = _drafts(rows)
-        advances = run_round(self.model, self.state, rows, self._depth if self.config.draft else None)
+        advances = run_round(
+            self.model, self.state, self._tables, rows, self._depth if self._drafting else None
+        )
         self._snapshots.save(rows)
         if all(r.decode for r in rows):
             depth = (verified + _drafts(rows)) / (2 * len(rows))

@@ -37,6 +37,12 @@ class SamplingParams:
     ignore_eos: bool = False
     draft: int | None = None  # draft depth of this request, 0..8; None: the engine's
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the model's likeliest token is chosen, whatever came before."""
+        penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
+        return not (self.temperature or penalties or self.logit_bias or self.min_tokens)
+
     def validate(self, vocab_size: int) -> None:
         """Raise RequestError for the first setting out of its range."""
         whole = ("max_tokens", "min_tokens", "top_k", "seed", "logprobs", "draft")

@@ -1,6 +1,10 @@
-"""Choosing tokens for one sequence's rows: its settings, its penalties' counts, its noise."""
+"""Choosing tokens for a step's rows: settings, penalties' counts and noise of the sequences that they belong to."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,54 +14,133 @@ from nextfit.engine.sequence import Sequence
 from nextfit.ops.precision import wide
 from nextfit.ops.sampling import choose, penalise, top_logprobs
 
+_Settings = tuple[float, int, float, float]  # temperature, top-k, top-p, min-p
+_GREEDY = (0.0, 0, 1.0, 0.0)
 
-def choose_tokens(
-    logits: Tensor, s: Sequence, following: list[int], after: int = 0
-) -> tuple[list[int], Tensor]:
-    """Tokens of consecutive rows: logits [rows, vocabulary], row i after `s.tokens` and following[: after + i].
 
-    Returns the choices and the wide, unmodified logits. Every row is penalised and masked exactly as if the
-    tokens before it had come one at a time.
+class Wanted(NamedTuple):
+    """`rows` consecutive rows of one sequence: row i comes after `sequence.tokens` and `following[: after + i]`."""
+
+    sequence: Sequence
+    rows: int
+    following: list[int]
+    after: int = 0
+
+
+def choose_tokens(logits: Tensor, wanted: Seq[Wanted]) -> tuple[list[list[int]], Tensor]:
+    """Tokens of consecutive rows of several sequences: logits [rows, vocabulary], in the order of `wanted`.
+
+    Returns the choices of each and the wide, unmodified logits. Every row is penalised and masked exactly as if
+    the tokens before it had come one at a time, and chosen as if it were the only one.
     """
-    p = s.request.params
-    raw = logits.to(wide(logits.dtype))
+    x = raw = logits.to(wide(logits.dtype))
+    ends = list(accumulate(w.rows for w in wanted))
+    if all(w.sequence.request.params.greedy for w in wanted):
+        tokens = x.argmax(-1).tolist()
+    else:
+        tokens = _pick(_prepared(x, wanted, ends), wanted, ends)
+    return [tokens[end - w.rows : end] for w, end in zip(wanted, ends, strict=True)], raw
+
+
+def _prepared(raw: Tensor, wanted: Seq[Wanted], ends: Seq[int]) -> Tensor:
+    """The logits to choose by; `raw` itself where nothing changes them."""
     x = raw
-    if p.repetition_penalty != 1 or p.presence_penalty or p.frequency_penalty:
-        prompt, counts = _seen(s, following, after, x)
+    for w, end in zip(wanted, ends, strict=True):
+        if _changes(w):
+            x = raw.clone() if x is raw else x
+            x[end - w.rows : end] = _changed(x[end - w.rows : end], w)
+    return x
+
+
+def _penalised(w: Wanted) -> bool:
+    p = w.sequence.request.params
+    return p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
+
+
+def _early(w: Wanted) -> int:
+    """Rows in which no end token may come yet."""
+    s = w.sequence
+    return min(w.rows, s.request.params.min_tokens - s.generated - w.after) if s.ends else 0
+
+
+def _changes(w: Wanted) -> bool:
+    return _penalised(w) or bool(w.sequence.request.params.logit_bias) or _early(w) > 0
+
+
+def _changed(x: Tensor, w: Wanted) -> Tensor:
+    """Penalties, bias and mask of end tokens on the rows x [rows, vocabulary] of one sequence."""
+    p = w.sequence.request.params
+    if _penalised(w):
+        prompt, counts = _seen(w, x)
         x = penalise(x, prompt, counts, p.repetition_penalty, p.presence_penalty, p.frequency_penalty)
     if p.logit_bias:
         ids = torch.tensor(list(p.logit_bias), device=x.device)
         bias = torch.tensor(list(p.logit_bias.values()), dtype=x.dtype, device=x.device)
         x = x.index_add(1, ids, bias.expand(len(x), -1))
-    early = min(len(x), p.min_tokens - s.generated - after)
-    if early > 0 and s.ends:
+    if (early := _early(w)) > 0:
         x = x.clone()
-        x[:early, sorted(s.ends)] = -torch.inf
-    positions = len(s.tokens) + after + torch.arange(len(x), device=x.device)
-    tokens = choose(
-        x,
-        positions,
-        temperature=p.temperature,
-        top_k=p.top_k,
-        top_p=p.top_p,
-        min_p=p.min_p,
-        seed=s.seed,
-        choice=p.choice,
-    )
-    return tokens.tolist(), raw
+        x[:early, sorted(w.sequence.ends)] = -torch.inf
+    return x
 
 
-def _seen(s: Sequence, following: list[int], after: int, x: Tensor) -> tuple[Tensor, Tensor]:
+def _seen(w: Wanted, x: Tensor) -> tuple[Tensor, Tensor]:
     """Which tokens the prompt has, [vocabulary] bool, and how often the answer has each, [rows, vocabulary]."""
-    rows, vocabulary = x.shape
+    s, (rows, vocabulary) = w.sequence, x.shape
     prompt = torch.zeros(vocabulary, dtype=torch.bool, device=x.device)
     prompt[torch.tensor(s.request.prompt, device=x.device)] = True
-    answer = s.tokens[s.prompt_length :] + following[:after]
+    answer = s.tokens[s.prompt_length :] + w.following[: w.after]
     base = torch.bincount(torch.tensor(answer, dtype=torch.int64, device=x.device), minlength=vocabulary)
     counts = base.repeat(rows, 1)
-    for i, token in enumerate(following[after : after + rows - 1]):
+    for i, token in enumerate(w.following[w.after : w.after + rows - 1]):
         counts[i + 1 :, token] += 1
     return prompt, counts
+
+
+def _pick(x: Tensor, wanted: Seq[Wanted], ends: Seq[int]) -> list[int]:
+    """The token of each row; rows with the same settings are chosen together."""
+    groups: dict[_Settings, list[tuple[Wanted, int]]] = {}
+    for w, end in zip(wanted, ends, strict=True):
+        p = w.sequence.request.params
+        settings = (p.temperature, p.top_k, p.top_p, p.min_p) if p.temperature else _GREEDY
+        groups.setdefault(settings, []).append((w, end - w.rows))
+    if len(groups) == 1:
+        ((settings, group),) = groups.items()
+        return _chosen(x, [w for w, _ in group], settings)
+    tokens = [0] * len(x)
+    for settings, group in groups.items():
+        rows = [row for w, start in group for row in range(start, start + w.rows)]
+        index = torch.tensor(rows, device=x.device)
+        for row, token in zip(rows, _chosen(x[index], [w for w, _ in group], settings), strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def _chosen(x: Tensor, group: Seq[Wanted], settings: _Settings) -> list[int]:
+    temperature, top_k, top_p, min_p = settings
+    if temperature == 0:
+        return x.argmax(-1).tolist()
+    noise = [
+        (len(s.tokens) + w.after + i, _signed(s.seed), s.request.params.choice)
+        for w in group
+        for s in [w.sequence]
+        for i in range(w.rows)
+    ]
+    positions, seeds, choices = torch.tensor(noise, device=x.device).T
+    return choose(
+        x,
+        positions,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seeds[:, None],
+        choice=choices[:, None],
+    ).tolist()
+
+
+def _signed(seed: int) -> int:
+    """The 64 bits of a seed as a tensor holds them."""
+    return (seed + 2**63) % 2**64 - 2**63
 
 
 def describe(raw: Tensor, tokens: list[int], alternatives: int | None) -> tuple[Sampled, ...]:

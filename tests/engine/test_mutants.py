@@ -115,8 +115,8 @@ def all_accepted(patch: Patch) -> None:
 def counts_once_per_block(patch: Patch) -> None:
     plain = sampler._seen
 
-    def seen(s: object, following: list[int], after: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        prompt, counts = plain(s, following, after, x)  # type: ignore[arg-type]
+    def seen(wanted: sampler.Wanted, x: Tensor) -> tuple[Tensor, Tensor]:
+        prompt, counts = plain(wanted, x)
         return prompt, counts[:1].expand_as(counts)
 
     patch.setattr(sampler, "_seen", seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ END = 319
 SCRIPT = [(7 * i + i * i % 11) % 300 for i in range(60)]
 
 
-def engine(wrong: Wrong = never, depth: int = 4, **limits: int) -> ScriptedEngine:
+def engine(wrong: Wrong = never, depth: int = 4, **limits: Any) -> ScriptedEngine:
     model = ScriptedModel(vocabulary=320, end=END, wrong=wrong)
     return ScriptedEngine(lambda prompt: SCRIPT, model=model, tokens_per_step=depth + 1, **limits)
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,13 +88,13 @@ class ScriptedState:
 
 
 class _Tails:
-    """`streams.tail[slot]`: the streams of a slot's last committed row, [1, 3]."""
+    """`streams.tail[slots, 0]`: the streams of the last committed row of each of `slots`, [slots, 3]."""
 
     def __init__(self, state: ScriptedState) -> None:
         self.state = state
 
-    def __getitem__(self, slot: int) -> Tensor:
-        return torch.tensor([[self.state.committed[slot], 0, 0]])
+    def __getitem__(self, index: tuple[list[int], int]) -> Tensor:
+        return torch.tensor([[self.state.committed[slot], 0, 0] for slot in index[0]])
 
 
 class ScriptedModel:
@@ -155,7 +157,7 @@ class ScriptedModel:
                 state.logged[slot] = rows
             else:
                 state.committed[slot], state.logged[slot] = text, []
-        streams = torch.tensor(out)[:, None] * torch.tensor([1, 0, 0])
+        streams = torch.from_numpy(np.array([(text, 0, 0) for text in out]))
         self.forward_seconds += time.perf_counter() - start
         return streams
 
@@ -204,7 +206,7 @@ class ScriptedDraft:
                 text = after(text, tokens[row])
                 state.draft.values[state.draft.at(tables[i], position + 1)] = text
                 out.append((text, position + 2, depth + 1))
-        z = torch.tensor(out)
+        z = torch.from_numpy(np.array(out))
         self.trunk.forward_seconds += time.perf_counter() - start
         return z
 
@@ -237,12 +239,14 @@ class ScriptedEngine(Engine):
         model: ScriptedModel | None = None,
         tokens_per_step: int = 1,
         context: int = 1024,
-        **limits: int,
+        adaptive_draft: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+        **limits: Any,
     ) -> None:
         self.answer = answer
         model = model or ScriptedModel(vocabulary=320, end=319)
-        config = EngineConfig(context=context, draft=tokens_per_step - 1, adaptive_draft=False, **limits)
-        super().__init__(model, config, (model.end,))  # type: ignore[arg-type]
+        limits |= dict(context=context, draft=tokens_per_step - 1, adaptive_draft=adaptive_draft)
+        super().__init__(model, EngineConfig(**limits), (model.end,), clock)  # type: ignore[arg-type]
 
     def add(self, request: Request) -> None:
         self.model.learn(request.prompt, self.answer(request.prompt))

@@ -10,7 +10,9 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _LOW = 0xFFFFFFFF
 
 
-def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> tuple[Tensor, ...]:
+def philox(
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int | Tensor, int | Tensor]
+) -> tuple[Tensor, ...]:
     """Ten rounds on four counter words in the low 32 bits of int64 tensors; returns four such words.
 
     int64 products wrap modulo 2^64, so both halves of a 32 x 32 bit product are exact.
@@ -29,8 +31,11 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int])
     return c0, c1, c2, c3
 
 
-def gumbel(seed: int, choice: int, positions: Tensor, tokens: Tensor) -> Tensor:
-    """Noise g(seed, choice, position, token), float64, of the broadcast shape of the two int64 tensors."""
+def gumbel(seed: int | Tensor, choice: int | Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
+    """Noise g(seed, choice, position, token), float64, of the broadcast shape of `positions` and `tokens`.
+
+    Tensors are int64; those of `seed` and `choice` broadcast to that shape too.
+    """
     positions, tokens = torch.broadcast_tensors(positions, tokens)
     zero = torch.zeros_like(tokens)
     word = philox((tokens, positions, zero + choice, zero), (seed & _LOW, (seed >> 32) & _LOW))[0]

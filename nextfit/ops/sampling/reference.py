@@ -30,13 +30,14 @@ def choose(
     top_k: int,
     top_p: float,
     min_p: float,
-    seed: int,
-    choice: int,
+    seed: int | Tensor,
+    choice: int | Tensor,
 ) -> Tensor:
     """The token of each row, [rows] int64: argmax of filtered logits / temperature + noise.
 
     logits [rows, vocabulary] in the wide type, penalised and masked (-inf is never chosen); positions [rows]
-    of the tokens to be chosen. Temperature 0 is the argmax. Ties go to the lower id, also at the filters' cuts.
+    of the tokens to be chosen; `seed` and `choice` one for all, or of each row [rows, 1] int64. Temperature 0
+    is the argmax. Ties go to the lower id, also at the filters' cuts.
     """
     if temperature == 0:
         return logits.argmax(-1)
