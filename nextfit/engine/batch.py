@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,7 @@ from nextfit.engine.sequence import Sequence
 from nextfit.ops.batch import Batch
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Consecutive rows of one sequence: `tokens` at positions `first`, `first` + 1, ..."""
 
     sequence: Sequence
@@ -51,33 +50,35 @@ def ints(values: Seq[int], device: torch.device) -> Tensor:
 
 
 def take(x: Tensor, rows: list[int]) -> Tensor:
-    """x[rows], without a copy where that is all of them."""
-    return x if rows == list(range(len(x))) else x[ints(rows, x.device)]
+    """x[rows], without a copy where that is x."""
+    if len(rows) == x.shape[0] and rows == list(range(len(rows))):
+        return x
+    return x[ints(rows, x.device)]
 
 
 def make_batch(spans: Seq[Span], tables: PageTables) -> Batch:
     """Ragged batch of the spans in their order (decode spans first)."""
-    sequences, device = [s.sequence for s in spans], tables.device
-    slots = ints([s.slot for s in sequences], device)
+    n, sequences = len(spans), [s.sequence for s in spans]
+    heads = [s.slot for s in sequences] + [s.replay for s in sequences]
+    numbers = ints(heads + [t for s in spans for t in s.tokens], tables.device)
     return Batch(
-        tokens=ints([t for s in spans for t in s.tokens], device),
-        lengths=tuple(len(s.tokens) for s in spans),
-        firsts=tuple(s.first for s in spans),
-        slots=slots,
-        replay=ints([s.replay for s in sequences], device),
-        pages=tables.of(sequences, slots),
-        decode_sequences=sum(s.decode for s in spans),
+        tokens=numbers[2 * n :],
+        lengths=tuple([len(s.tokens) for s in spans]),
+        firsts=tuple([s.first for s in spans]),
+        slots=numbers[:n],
+        replay=numbers[n : 2 * n],
+        pages=tables.of(sequences, numbers[:n]),
+        decode_sequences=sum([s.decode for s in spans]),
     )
 
 
-def next_rows(batch: Batch, keep: list[int], tokens: list[int]) -> Batch:
-    """One decode row after the last of each sequence of `batch` whose number is in `keep`."""
-    return Batch(
-        tokens=ints(tokens, batch.tokens.device),
-        lengths=(1,) * len(keep),
-        firsts=tuple(batch.firsts[i] + batch.lengths[i] for i in keep),
-        slots=take(batch.slots, keep),
-        replay=take(batch.replay, keep),
-        pages=take(batch.pages, keep),
-        decode_sequences=len(keep),
-    )
+def other_rows(
+    batch: Batch, keep: Seq[int], tokens: list[int], lengths: Seq[int], firsts: Seq[int], decode: int
+) -> Batch:
+    """Other rows of the sequences `keep` of a batch, for the draft head: nothing of it is logged or replayed."""
+    slots, replay, pages = batch.slots, batch.replay, batch.pages
+    if len(keep) < len(batch.lengths):
+        index = ints(keep, batch.tokens.device)
+        slots, replay, pages = slots[index], replay[index], pages[index]
+    read = ints(tokens, batch.tokens.device)
+    return Batch(read, tuple(lengths), tuple(firsts), slots, replay, pages, decode)

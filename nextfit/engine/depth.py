@@ -25,17 +25,19 @@ class Acceptance:
     def note(self, drafted: int, accepted: int) -> None:
         """One round: the first `accepted` drafts were right; of the others only the next was looked at."""
         self._last = drafted
-        for j in range(len(self._tried)):
-            self._tried[j] = FADE * self._tried[j] + (j < drafted and j <= accepted)
-            self._right[j] = FADE * self._right[j] + (j < accepted)
+        looked = min(drafted, accepted + 1)
+        self._tried = [FADE * t + (j < looked) for j, t in enumerate(self._tried)]
+        self._right = [FADE * r + (j < accepted) for j, r in enumerate(self._right)]
 
     def tokens(self, most: int) -> list[float]:
         """Tokens that a round is expected to add with 0, 1, ... drafts: up to `most`, and one more than last time."""
-        out, reached, p = [1.0], 1.0, 1.0
-        for tried, right in zip(self._tried[: min(most, self._last + 1)], self._right, strict=False):
-            p = (right + HOPE * p) / (tried + HOPE)
+        total, reached, p = 1.0, 1.0, 1.0
+        out = [total]
+        for j in range(min(most, self._last + 1, len(self._tried))):
+            p = (self._right[j] + HOPE * p) / (self._tried[j] + HOPE)
             reached *= p
-            out.append(out[-1] + reached)
+            total += reached
+            out.append(total)
         return out
 
 
@@ -62,7 +64,7 @@ class RoundCost:
         spread, together = squares - depth * depths, products - depth * seconds
         slope = (together + PRIOR_WEIGHT * PRIOR_SLOPE * usual) / (spread + PRIOR_WEIGHT)
         slope = min(max(slope, 0.0), 0.9 * usual / max(depth, 0.1))
-        return usual - slope * depth, slope
+        return max(usual - slope * depth, 1e-9), slope
 
 
 class DraftDepth:
@@ -70,13 +72,16 @@ class DraftDepth:
 
     def __init__(self) -> None:
         self._costs: defaultdict[int, RoundCost] = defaultdict(RoundCost)
+        self._lines: defaultdict[int, tuple[float, float]] = defaultdict(RoundCost().line)
 
     def note(self, sequences: int, depth: float, seconds: float) -> None:
         """A round of decode rows only, with `depth` drafts per sequence on average."""
-        self._costs[sequences].note(depth, seconds)
+        cost = self._costs[sequences]
+        cost.note(depth, seconds)
+        self._lines[sequences] = cost.line()
 
     def choose(self, acceptance: Acceptance, sequences: int, most: int) -> int:
         """Drafts, 0 to `most`, for a request in the next round of so many."""
-        fixed, each = self._costs[sequences].line()
-        speeds = [tokens / max(fixed + each * d, 1e-9) for d, tokens in enumerate(acceptance.tokens(most))]
+        fixed, each = self._lines[sequences]
+        speeds = [tokens / (fixed + each * d) for d, tokens in enumerate(acceptance.tokens(most))]
         return speeds.index(max(speeds))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import operator
 from typing import Literal
+
+import msgspec
 
 from nextfit.engine.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, array_like=True):
     """One choice to generate: `prompt` token ids and settings, under an `id` that is unique while it runs."""
 
     id: str
@@ -19,8 +20,7 @@ class Request:
     params: SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True, array_like=True):
     """One generated token, with `logprob` and the likeliest `top` (id, logprob) if they were asked for."""
 
     token: int
@@ -28,8 +28,7 @@ class Sampled:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(msgspec.Struct, frozen=True, array_like=True):
     """Counts of a request so far, or of many."""
 
     prompt_tokens: int = 0
@@ -40,11 +39,10 @@ class Stats:
     accepted: int = 0  # drafts that became part of the answer
 
     def __add__(self, other: Stats) -> Stats:
-        return Stats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Stats(*map(operator.add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(msgspec.Struct, frozen=True, array_like=True):
     """What one step adds to a request. End tokens are not in `tokens`; an error may lack `stats`."""
 
     request_id: str

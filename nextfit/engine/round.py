@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nextfit.engine.batch import PageTables, Span, make_batch, next_rows, take
+from nextfit.engine.batch import PageTables, Span, make_batch, other_rows, take
 from nextfit.engine.request import Sampled
 from nextfit.engine.sampler import Wanted, choose_tokens, describe
 from nextfit.engine.scheduler import Rows
 from nextfit.engine.sequence import Sequence
 from nextfit.engine.verify import verify
 from nextfit.model import Model, State
+from nextfit.ops.batch import Batch
 
 Depth = Callable[[Sequence, int], int]  # drafts for one of so many sequences that decode
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(NamedTuple):
     """Output tokens that one step gave one sequence."""
 
     sequence: Sequence
     tokens: tuple[Sampled, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Committed:
+class _Committed(NamedTuple):
     """Rows that became part of a sequence, by their numbers in the step's streams."""
 
+    number: int  # of the sequence in the step's batch
     sequence: Sequence
-    first: int  # position of the first one
-    followers: list[int]  # the token after each
-    rows: list[int]
+    first: int  # position of the first row
+    followers: list[int]  # the token after each row
+    rows: range | list[int]
     decode: bool
 
 
@@ -51,31 +52,26 @@ def run_round(
     before = state.streams.tail[behind, 0] if behind else None  # now: the step replaces them
     batch = make_batch([_span(r) for r in rows], tables)
     streams = model.forward(batch, state)
-    choices, raw = _choose(model, streams, rows, batch.starts)
+    choices, raw = _choose(model, streams, rows, batch)
     advances, committed, at = [], [], 0
-    for r, start in zip(rows, batch.starts, strict=False):
-        s, first, last = r.sequence, r.sequence.computed, r.last
+    for i, r in enumerate(rows):
+        s, first, last, start = r.sequence, r.sequence.computed, r.last, batch.starts[i]
         own = choices.pop(0) if last else []
         tokens = _advance(r, own)
         if last:
-            advances.append(Advance(s, describe(raw[at:], tokens, s.request.params.logprobs)))
+            advances.append(Advance(s, describe(raw, at, tokens, s.request.params.logprobs)))
             at += len(own)
         if s.finish is None and depth:
-            numbers = list(range(start, start + s.computed - first))
+            numbers: range | list[int] = range(start, start + s.computed - first)
             if s.behind:
                 first, numbers = first - 1, [len(streams) + behind.index(s.slot), *numbers]
             followers = s.tokens[first + 1 : s.computed + 1]
-            committed.append(_Committed(s, first, followers, numbers, r.decode))
+            committed.append(_Committed(i, s, first, followers, numbers, r.decode))
         s.behind = False
     if depth and committed:
-        _draft(
-            model,
-            state,
-            tables,
-            streams if before is None else torch.cat([streams, before]),
-            committed,
-            depth,
-        )
+        if before is not None:
+            streams = torch.cat([streams, before])
+        _draft(model, state, batch, streams, committed, depth)
     return advances
 
 
@@ -84,27 +80,24 @@ def _span(r: Rows) -> Span:
     return Span(s, s.computed, (s.tokens[s.computed :] + s.drafts)[: r.count], r.decode)
 
 
-def _choose(
-    model: Model, streams: Tensor, rows: list[Rows], starts: tuple[int, ...]
-) -> tuple[list[list[int]], Tensor]:
+def _choose(model: Model, streams: Tensor, rows: list[Rows], batch: Batch) -> tuple[list[list[int]], Tensor]:
     """Tokens after every decode row and after the last row of each finished prompt; and those rows' logits."""
     wanted: list[Wanted] = []
-    picked: list[int] = []
-    decode = 0
-    for r, start in zip(rows, starts, strict=False):
-        if r.last:
-            count = r.count if r.decode else 1
-            wanted.append(Wanted(r.sequence, count, r.sequence.drafts))
-            picked += range(start + r.count - count, start + r.count)
-            decode += count if r.decode else 0
-    return choose_tokens(model.logits(take(streams, picked), decode), wanted)
+    picked = list(range(batch.decode_rows))
+    for r, end in zip(rows, batch.starts[1:], strict=True):
+        if r.decode:
+            wanted.append(Wanted(r.sequence, r.count, r.sequence.drafts))
+        elif r.last:
+            wanted.append(Wanted(r.sequence, 1, []))
+            picked.append(end - 1)
+    return choose_tokens(model.logits(take(streams, picked), batch.decode_rows), wanted)
 
 
 def _advance(r: Rows, choices: list[int]) -> list[int]:
     """Count the computed rows and append what was chosen after them; the tokens that are output."""
-    s, count, out = r.sequence, r.count, []
-    first = s.computed
-    if r.last:
+    s, count = r.sequence, r.count
+    out: list[int] = []
+    if choices:
         new = verify(choices, s.drafts)
         out = s.accept(new)
         if r.decode:
@@ -113,35 +106,36 @@ def _advance(r: Rows, choices: list[int]) -> list[int]:
             s.drafted += len(s.drafts)
             s.accepted += min(count - 1, len(out))  # a draft at or behind an end is no part of the answer
             s.acceptance.note(len(s.drafts), count - 1)
-        count = min(count, len(s.tokens) - first)  # rows past an end are not part of the sequence
+        count = min(count, len(s.tokens) - s.computed)  # rows past an end are not part of the sequence
     s.drafts = []
-    s.computed, s.replay = first + count, count if r.decode else 0
+    s.computed, s.replay = s.computed + count, count if r.decode else 0
     return out
 
 
 def _draft(
-    model: Model, state: State, tables: PageTables, streams: Tensor, committed: list[_Committed], depth: Depth
+    model: Model, state: State, step: Batch, streams: Tensor, committed: list[_Committed], depth: Depth
 ) -> None:
     """Run the draft head over the committed rows, then recursively on its own drafts.
 
     Rows on drafts are guesses: all that they leave is addressed by position and overwritten by the next round.
     """
     assert model.draft is not None
-    batch = make_batch([Span(c.sequence, c.first, c.followers, c.decode) for c in committed], tables)
-    z = model.draft.forward(take(streams, [row for c in committed for row in c.rows]), batch, state)
-    numbers = [i for i, c in enumerate(committed) if c.sequence.decoding]  # in `batch`
-    counts = {i: depth(committed[i].sequence, len(numbers)) for i in numbers}
-    numbers = [i for i in numbers if counts[i]]
-    live = [(committed[i].sequence, counts[i]) for i in numbers]
-    z = take(z, [batch.starts[i + 1] - 1 for i in numbers])
-    while live:
-        wanted = [Wanted(s, 1, s.drafts, len(s.drafts)) for s, _ in live]
+    keep, sequences, firsts, followers, rows, decode = zip(*committed, strict=True)
+    batch = other_rows(step, keep, [*chain(*followers)], [*map(len, followers)], firsts, sum(decode))
+    z = model.draft.forward(take(streams, [*chain(*rows)]), batch, state)
+    decoding = [(i, s) for i, s in enumerate(sequences) if s.decoding]
+    live = [(i, s, count) for i, s in decoding if (count := depth(s, len(decoding)))]
+    z = take(z, [batch.starts[i + 1] - 1 for i, *_ in live])
+    for made in range(max((count for *_, count in live), default=0)):
+        if made:
+            more = [j for j, (*_, count) in enumerate(live) if count > made]
+            live = [live[j] for j in more]
+            read = [s.drafts[-1] for _, s, _ in live]
+            positions = [len(s.tokens) + made - 2 for _, s, _ in live]
+            batch = other_rows(batch, [i for i, *_ in live], read, [1] * len(live), positions, len(live))
+            z = model.draft.forward(take(z, more), batch, state)
+            live = [(j, s, count) for j, (_, s, count) in enumerate(live)]
+        wanted = [Wanted(s, 1, s.drafts, made) for _, s, _ in live]
         drafts, _ = choose_tokens(model.draft.logits(z, len(live)), wanted)
-        for (s, _), tokens in zip(live, drafts, strict=True):
-            s.drafts += tokens
-        more = [j for j, (s, count) in enumerate(live) if len(s.drafts) < count]
-        if not more:
-            break
-        live = [live[j] for j in more]
-        batch = next_rows(batch, [numbers[j] for j in more], [s.drafts[-1] for s, _ in live])
-        z, numbers = model.draft.forward(take(z, more), batch, state), list(range(len(live)))
+        for (_, s, _), own in zip(live, drafts, strict=True):
+            s.drafts += own

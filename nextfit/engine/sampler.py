@@ -33,12 +33,12 @@ def choose_tokens(logits: Tensor, wanted: Seq[Wanted]) -> tuple[list[list[int]],
     Returns the choices of each and the wide, unmodified logits. Every row is penalised and masked exactly as if
     the tokens before it had come one at a time, and chosen as if it were the only one.
     """
-    x = raw = logits.to(wide(logits.dtype))
-    ends = list(accumulate(w.rows for w in wanted))
+    raw = logits.to(wide(logits.dtype))
+    ends = list(accumulate([w.rows for w in wanted]))
     if all(w.sequence.request.params.greedy for w in wanted):
-        tokens = x.argmax(-1).tolist()
+        tokens = raw.argmax(-1).tolist()
     else:
-        tokens = _pick(_prepared(x, wanted, ends), wanted, ends)
+        tokens = _pick(_prepared(raw, wanted, ends), wanted, ends)
     return [tokens[end - w.rows : end] for w, end in zip(wanted, ends, strict=True)], raw
 
 
@@ -143,10 +143,12 @@ def _signed(seed: int) -> int:
     return (seed + 2**63) % 2**64 - 2**63
 
 
-def describe(raw: Tensor, tokens: list[int], alternatives: int | None) -> tuple[Sampled, ...]:
-    """`tokens` with their log-probabilities in raw [>= len(tokens), vocabulary] where they were asked for."""
+def describe(raw: Tensor, first: int, tokens: list[int], alternatives: int | None) -> tuple[Sampled, ...]:
+    """`tokens` with their log-probabilities in rows `first` and on of raw [rows, vocabulary], if asked for."""
     if alternatives is None or not tokens:
-        return tuple(Sampled(t) for t in tokens)
-    own, ids, values = top_logprobs(raw[: len(tokens)], torch.tensor(tokens, device=raw.device), alternatives)
+        return tuple([Sampled(t) for t in tokens])
+    own, ids, values = top_logprobs(
+        raw[first : first + len(tokens)], torch.tensor(tokens, device=raw.device), alternatives
+    )
     rows = zip(tokens, own.tolist(), ids.tolist(), values.tolist(), strict=True)
     return tuple(Sampled(t, p, tuple(zip(i, v, strict=True))) for t, p, i, v in rows)

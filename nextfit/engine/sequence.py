@@ -65,15 +65,13 @@ class Sequence:
 
     def accept(self, new: list[int]) -> list[int]:
         """Append verified tokens up to an end; returns those that count as output and sets `finish`."""
-        out = []
-        for token in new:
-            early = self.generated < self.request.params.min_tokens
-            if token in self.ends and not early:
-                self.finish, self.stop_token = "stop", token
+        out = new[: self.limit - len(self.tokens)]
+        early = self.request.params.min_tokens - self.generated
+        for i, token in enumerate(out):
+            if token in self.ends and i >= early:
+                self.finish, self.stop_token, out = "stop", token, out[:i]
                 break
-            self.tokens.append(token)
-            out.append(token)
-            if len(self.tokens) >= self.limit:
-                self.finish = "length"
-                break
+        self.tokens += out
+        if self.finish is None and len(self.tokens) >= self.limit:
+            self.finish = "length"
         return out

@@ -29,12 +29,13 @@ class Snapshots:
 
         What a finished round committed last has no draft rows yet, so it is not kept.
         """
+        every = self.config.whole_pages(self.config.answer_every)
         for s in [r.sequence for r in rows if r.sequence.finish is None and self.config.snapshots]:
             if s.stops and s.computed == s.stops[0]:
                 self._save(s, s.stops.pop(0))
-            every = self.config.whole_pages(self.config.answer_every)
-            at = s.computed // every * every
-            if s.replay and at > s.computed - s.replay:
+            past = s.computed % every  # a snapshot's place
+            if past < s.replay:
+                at = s.computed - past
                 if s.latest:
                     self.cache.discard(s.key, s.latest)
                 s.latest = at if self._save(s, at) else 0
