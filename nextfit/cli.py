@@ -15,6 +15,7 @@ from nextfit.options import (
     ApiKey,
     ApiKeyFile,
     BodyLimit,
+    CacheFile,
     Chunk,
     Context,
     Device,
@@ -102,6 +103,7 @@ def serve(
     snapshots: Snapshots = 16,
     snapshot_every: SnapshotEvery = 2048,
     no_prefix_cache: NoPrefixCache = False,
+    cache_file: CacheFile = None,
     restart: Restart = False,
     engine_timeout: EngineTimeout = 300,
     drain: Drain = 30,
@@ -128,6 +130,7 @@ def serve(
         kv_tokens=kv_tokens,
         snapshots=0 if no_prefix_cache else snapshots,
         snapshot_every=snapshot_every,
+        cache_file=cache_file,
         dtype=dtype.value,
         device=device,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,11 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nextfit import __version__
 from nextfit.checkpoint import Checkpoint, open_checkpoint
+from nextfit.checkpoint.fingerprint import fingerprint
 from nextfit.checkpoint.load import load_weights
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.engine import Engine
 from nextfit.engine.params import MAX_DRAFT, SamplingParams
+from nextfit.engine.persist import CacheFile
 from nextfit.engine.request import Output, Request, Sampled
 from nextfit.errors import ConfigError, RequestError
 from nextfit.model import Model, StateShape
@@ -50,7 +54,8 @@ class LLM:
     rows of one step, `draft` the tokens drafted per round, fewer with `adaptive_draft` where that is faster,
     `draft_file` a GGUF file that holds the draft head where it is apart. `kv_tokens` bounds what the pages of all
     requests and cached prefixes hold, `snapshots` the states that the prefix cache keeps (0: none of it), one every
-    `snapshot_every` tokens of a long prompt. `dtype` "auto" computes in what the files say.
+    `snapshot_every` tokens of a long prompt. From `cache_file` that cache begins with what `save_cache` wrote there
+    last. `dtype` "auto" computes in what the files say.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class LLM:
         kv_tokens: int | None = None,
         snapshots: int = 16,
         snapshot_every: int = 2048,
+        cache_file: str | Path | None = None,
         dtype: str = "auto",
         device: str = "cpu",
         progress: Progress | None = None,
@@ -85,12 +91,21 @@ class LLM:
             snapshot_every=snapshot_every,
         )
         _check_limits(limits, c.max_position_embeddings, c.indexer_compress_ratio)
+        kept = _cache_file(checkpoint, limits, dtype, device, cache_file) if cache_file else None
         self.config, self.generation, self.context = c, checkpoint.generation, limits.context
         self.tokenizer, self.template = load_text(checkpoint)
         self.model = load_model(checkpoint, dtype, device, draft > 0, progress)
         ends = {*checkpoint.generation.eos_token_ids, *self.tokenizer.end_ids}  # files may list only one
         self.engine = Engine(self.model, limits, tuple(ends))
         self._requests = 0
+        self._cache_file = kept
+        if kept is not None:
+            kept.load(self.engine.snapshots)
+
+    def save_cache(self, progress: Callable[[int, int], object] = lambda done, total: None) -> None:
+        """Write the prefix cache to `cache_file`, if there is one. What prevents it is logged."""
+        if self._cache_file is not None:
+            self._cache_file.save(self.engine.snapshots, progress)
 
     def generate(
         self,
@@ -198,6 +213,23 @@ def _check_limits(limits: EngineConfig, longest: int, ratio: int) -> None:
             raise ConfigError(f"{name} is {value}; expected {expected} (--{name.replace('_', '-')})")
     if limits.page_size < ratio or limits.page_size % ratio:
         raise ConfigError(f"page_size is {limits.page_size}; expected a multiple of the index block, {ratio}")
+
+
+def _cache_file(
+    checkpoint: Checkpoint, limits: EngineConfig, dtype: str, device: str, path: str | Path
+) -> CacheFile:
+    """The file for engines that compute the same state from the same tokens."""
+    config = checkpoint.config
+    identity = {
+        "version": __version__,
+        "weights": fingerprint(checkpoint),
+        "config": hashlib.sha256(repr(config).encode()).hexdigest(),
+        "dtype": config.dtype if dtype == "auto" else dtype,
+        "device": torch.device(device).type,
+        "page size": str(limits.page_size),
+        "draft head": "on" if limits.draft and config.mtp_num_hidden_layers else "off",
+    }
+    return CacheFile(Path(path), identity)
 
 
 def load_model(

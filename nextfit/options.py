@@ -103,6 +103,14 @@ NoPrefixCache = Annotated[
         rich_help_panel=_CACHE,
     ),
 ]
+CacheFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File it is read from at the start, if it fits the model, and written to at the end. It holds the "
+        "tokens of prompts.",
+        rich_help_panel=_CACHE,
+    ),
+]
 Restart = Annotated[
     bool,
     typer.Option(

@@ -150,6 +150,12 @@ def read_header(file: Path) -> list[Source]:
     return sources
 
 
+def read_metadata(file: Path) -> dict[str, Any]:
+    """The text that a file's writer put beside the tensors. Raises CheckpointError."""
+    found = _header(file)[0].get("__metadata__", {})
+    return found if isinstance(found, dict) else {}
+
+
 def _index(file: Path) -> dict[str, list[str]]:
     """Shard file -> tensors that the index says it holds."""
     weights = read_json(file).get("weight_map")

@@ -46,7 +46,7 @@ class Engine:
         most = config.whole_pages(config.context + 1) // config.page_size
         self._tables = PageTables(config.sequences + 1, most, model.device)
         self._drafting = config.draft > 0 and model.draft is not None
-        self._snapshots = Snapshots(self.scheduler, self.state)
+        self.snapshots = Snapshots(self.scheduler, self.state)
         self._clock = clock
         self._depths = DraftDepth()
         self._sequences: dict[str, Sequence] = {}
@@ -117,12 +117,12 @@ class Engine:
         rows = self.scheduler.schedule()
         if not rows:
             return out
-        self._snapshots.restore(rows)
+        self.snapshots.restore(rows)
         verified = _drafts(rows)
         advances = run_round(
             self.model, self.state, self._tables, rows, self._depth if self._drafting else None
         )
-        self._snapshots.save(rows)
+        self.snapshots.save(rows)
         if all(r.decode for r in rows):
             depth = (verified + _drafts(rows)) / (2 * len(rows))
             self._depths.note(len(rows), depth, self._clock() - start)

@@ -19,7 +19,7 @@ class Snapshots:
     def restore(self, rows: list[Rows]) -> None:
         """Copy the snapshots that the step's sequences begin from into their slots."""
         fresh = [r.sequence for r in rows if r.sequence.restore]
-        self._copy([self._slot(s.restore) for s in fresh], [s.slot for s in fresh])
+        self._copy([self.slot(s.restore) for s in fresh], [s.slot for s in fresh])
         for s in fresh:
             self.cache.host.snapshots.give([s.restore])
             s.restore = 0
@@ -48,7 +48,7 @@ class Snapshots:
         number = self.cache.snapshot(s.key, length)
         if number is None:
             return False
-        target = self._slot(number)
+        target = self.slot(number)
         self._copy([s.slot], [target])
         if s.replay:
             slots, rows = (
@@ -57,7 +57,8 @@ class Snapshots:
             self.state.commit_slots(slots, rows)
         return True
 
-    def _slot(self, number: int) -> int:
+    def slot(self, number: int) -> int:
+        """The recurrent slot that holds snapshot `number`."""
         return self.config.sequences + number
 
     def _copy(self, sources: list[int], targets: list[int]) -> None:

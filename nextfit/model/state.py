@@ -61,15 +61,26 @@ class State:
             if isinstance(state, LinearState):
                 state.delta.matrix[slots] = replayed(state.delta, slots, rows)
 
+    def paged(self) -> Iterator[Tensor]:
+        """Every tensor whose first axis is the page."""
+        for p in self._pages():
+            yield from (p.key, p.value, p.block)
+
+    def committed(self) -> Iterator[Tensor]:
+        """Every tensor whose first axis is the recurrent slot, without the logs of verify rows."""
+        yield from (p.ring for p in self._pages())
+        yield from (s.delta.matrix for s in self.layers if isinstance(s, LinearState))
+        yield from (history.tail for history in self._histories())
+
     def _slot_tensors(self) -> Iterator[Tensor]:
-        """Every tensor whose first axis is the recurrent slot."""
-        pages = [s for s in [*self.layers, self.draft] if isinstance(s, KVPages)]
-        yield from (p.ring for p in pages)
+        yield from self.committed()
         for s in self.layers:
             if isinstance(s, LinearState):
-                yield from (getattr(s.delta, f.name) for f in fields(s.delta))
-        for history in self._histories():
-            yield from (history.tail, history.log)
+                yield from (getattr(s.delta, f.name) for f in fields(s.delta) if f.name != "matrix")
+        yield from (history.log for history in self._histories())
+
+    def _pages(self) -> list[KVPages]:
+        return [s for s in [*self.layers, self.draft] if isinstance(s, KVPages)]
 
     def _histories(self) -> list[History]:
         convs = [s.conv for s in self.layers if isinstance(s, LinearState)]

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ def load(options: dict[str, object], progress: Progress) -> Built:
     from nextfit.llm import LLM
 
     llm = LLM(progress=progress, **options)  # type: ignore[arg-type]
-    return offer(llm.engine, llm.generation)
+    return replace(offer(llm.engine, llm.generation), save_cache=llm.save_cache)
 
 
 def offer(engine: Engine, defaults: GenerationDefaults) -> Built:

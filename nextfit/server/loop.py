@@ -26,6 +26,7 @@ from nextfit.server.messages import (
     Outputs,
     Ready,
     Refused,
+    Saving,
     Stop,
     Welcome,
 )
@@ -34,6 +35,9 @@ log = logging.getLogger("nextfit")
 
 WELCOME_SECONDS = 10.0
 BEAT_SECONDS = 0.25  # between two signs of life, unless a step takes longer
+
+
+Progress = Callable[[int, int], object]  # bytes done, bytes in all
 
 
 class EngineLike(Protocol):
@@ -53,9 +57,9 @@ class Built:
     ready: Ready
     gauges: Callable[[], Gauges]
     flush_cache: Callable[[], object] | None = None  # None: it caches no prefixes
+    save_cache: Callable[[Progress], object] | None = None
 
 
-Progress = Callable[[int, int], object]
 Build = Callable[[Progress], Built]
 
 
@@ -92,6 +96,8 @@ def _serve(link: Link[Command], build: Build) -> Died | None:
             return Died(str(error), refused=True)
         link.send(built.ready)
         _Loop(link, built).run()
+        if built.save_cache is not None:
+            built.save_cache(lambda done, total: link.send(Saving(done, total)))
     except Exception as error:
         log.exception("the engine stopped")
         return Died(f"{type(error).__name__}: {error}", refused=False)

@@ -36,7 +36,7 @@ class FlushCache(Message):
 
 
 class Stop(Message):
-    """End after the current step."""
+    """End after the current step, and after saving the prefix cache."""
 
 
 class Hello(Message):
@@ -98,6 +98,13 @@ class Gauges(Message):
     totals: Stats  # of all requests
 
 
+class Saving(Message):
+    """Bytes of the prefix cache, after Stop."""
+
+    done: int
+    total: int
+
+
 class Died(Message):
     """The engine's last message. `refused`: the model or its settings cannot be used, so neither can they again."""
 
@@ -106,7 +113,7 @@ class Died(Message):
 
 
 Command = Welcome | Add | Cancel | FlushCache | Stop
-Event = Hello | Loading | Ready | Accepted | Refused | Outputs | Gauges | Died
+Event = Hello | Loading | Ready | Accepted | Refused | Outputs | Gauges | Saving | Died
 
 encode = msgspec.msgpack.Encoder().encode
 decode_command = msgspec.msgpack.Decoder(Command).decode

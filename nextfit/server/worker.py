@@ -26,6 +26,7 @@ log = logging.getLogger("nextfit")
 POLL_SECONDS = 0.1  # between two looks at whether the engine's process still runs
 RESTARTS = 3
 RESTART_SECONDS = 600.0  # within which the engine is started again no more often
+SAVE_SECONDS = 10.0  # that each of the messages of a save may take
 QUEUE = 256  # requests that may wait
 ENGINE_TIMEOUT = 300.0  # seconds; a step of a large model on a slow CPU takes many
 
@@ -102,13 +103,17 @@ class Worker:
             raise EngineDied(self._down)
 
     def stop(self, timeout: float) -> None:
-        """End the engine after its current step, or in `timeout` seconds. Requests get an error."""
+        """End the engine after its current step, which may take `timeout` seconds. Requests get an error.
+
+        Saving the prefix cache after that takes as long as it takes, while it gets on.
+        """
         with self._lock:
             self._stop_at = time.monotonic() + (timeout if self._link else 0)
             if self._link:
                 self._link.send(messages.Stop())
         if self._thread.ident is not None:
-            self._thread.join(timeout + 10 * POLL_SECONDS)
+            while self._thread.is_alive() and time.monotonic() < self._stop_at + 10 * POLL_SECONDS:
+                self._thread.join(POLL_SECONDS)
 
     def admit(self, count: int) -> None:
         """Raises QueueFull if `count` more requests are more than may wait, RequestError if they always are."""
@@ -224,6 +229,8 @@ class Worker:
                 self._hand_over(outputs)
             case messages.Gauges():
                 self.gauges = event
+            case messages.Saving() if self._stop_at is not None:
+                self._stop_at = max(self._stop_at, time.monotonic() + SAVE_SECONDS)
             case Died():
                 return event
         return None

@@ -6,11 +6,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from queue import SimpleQueue
+
+import pytest
 
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request
 from nextfit.errors import NextFitError, RequestError
+from nextfit.server.loop import Progress
 from nextfit.server.messages import Accepted
 from nextfit.server.worker import EngineDied, Event, Worker
 from tests.server.scripted import EngineThread, ScriptedEngine, built, says, wait_for
@@ -158,6 +162,29 @@ def test_stop_tells_who_is_in_flight() -> None:
         wait_for(lambda: engine.steps > 3)
     assert isinstance(got[-1], EngineDied)
     assert "stopping" in str(got[-1])
+
+
+def test_the_cache_is_saved_behind_the_last_step_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nextfit.server.worker.SAVE_SECONDS", 0.5)
+    engine, seen = ScriptedEngine(says("x" * 10_000), pause=0.001), []
+
+    def save(progress: Progress) -> None:
+        for part in range(1, 6):
+            seen.append(engine.steps)
+            progress(part, 5)
+            time.sleep(0.2)
+        seen.append(-1)
+
+    worker = Worker(EngineThread(replace(built(engine), save_cache=save)))
+    worker.start()
+    worker.wait()
+    worker.submit(request("r"), lambda event: None)
+    wait_for(lambda: engine.steps > 3)
+    worker.stop(0.4)
+    assert not worker.busy
+    assert seen == [engine.steps] * 5 + [-1]
 
 
 def test_an_idle_engine_is_not_stepped() -> None:
