@@ -51,11 +51,12 @@ class LLM:
 
     `path` is a folder or file of a checkpoint, None the bundled one. `context` bounds prompt and answer
     together (None: the model's limit), `sequences` the requests computed at once, `prefill_chunk` the prompt
-    rows of one step, `draft` the tokens drafted per round, fewer with `adaptive_draft` where that is faster,
-    `draft_file` a GGUF file that holds the draft head where it is apart. `kv_tokens` bounds what the pages of all
-    requests and cached prefixes hold, `snapshots` the states that the prefix cache keeps (0: none of it), one every
-    `snapshot_every` tokens of a long prompt. From `cache_file` that cache begins with what `save_cache` wrote there
-    last. `dtype` "auto" computes in what the files say.
+    rows of one step, `decode_gap` those between two tokens of an answer. `draft` is the tokens drafted per round,
+    fewer with `adaptive_draft` where that is faster, `draft_file` a GGUF file that holds the draft head where it
+    is apart. `kv_tokens` bounds what the pages of all requests and cached prefixes hold, `answer_reserve` is the
+    room for its answer that a request is begun with, `snapshots` the states that the prefix cache keeps (0: none
+    of it), one every `snapshot_every` tokens of a long prompt. From `cache_file` that cache begins with what
+    `save_cache` wrote there last. `dtype` "auto" computes in what the files say.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class LLM:
         draft: int = 4,
         adaptive_draft: bool = True,
         draft_file: str | Path | None = None,
-        prefill_chunk: int = 512,
+        prefill_chunk: int = 2048,
+        decode_gap: int = 512,
         context: int | None = None,
         sequences: int = 8,
         page_size: int = 16,
         kv_tokens: int | None = None,
+        answer_reserve: int = 4096,
         snapshots: int = 16,
         snapshot_every: int = 2048,
         cache_file: str | Path | None = None,
@@ -83,10 +86,12 @@ class LLM:
             context=context or c.max_position_embeddings,
             sequences=sequences,
             prefill_chunk=prefill_chunk,
+            decode_gap=decode_gap,
             draft=draft,
             adaptive_draft=adaptive_draft,
             page_size=page_size,
             kv_tokens=kv_tokens,
+            answer_reserve=answer_reserve,
             snapshots=snapshots,
             snapshot_every=snapshot_every,
         )
@@ -202,6 +207,8 @@ def _check_limits(limits: EngineConfig, longest: int, ratio: int) -> None:
         ("context", limits.context, 2, longest),
         ("sequences", limits.sequences, 1, None),
         ("prefill_chunk", limits.prefill_chunk, 1, None),
+        ("decode_gap", limits.decode_gap, 1, None),
+        ("answer_reserve", limits.answer_reserve, 1, None),
         ("draft", limits.draft, 0, MAX_DRAFT),
         ("kv_tokens", limits.kv_tokens, 1, None),
         ("snapshots", limits.snapshots, 0, None),

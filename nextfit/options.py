@@ -41,7 +41,23 @@ AdaptiveDraft = Annotated[
 DraftFile = Annotated[
     Path | None, typer.Option(help="GGUF file that holds the draft head, if it is apart from the model.")
 ]
-Chunk = Annotated[int, typer.Option(min=1, help="Prompt tokens computed in one step.")]
+Chunk = Annotated[int, typer.Option(min=1, help="Prompt tokens computed in one step at most.")]
+DecodeGap = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Prompt tokens computed between two tokens of an answer at most: less is smoother for who is being "
+        "answered, more is sooner for who waits.",
+    ),
+]
+AnswerReserve = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Tokens of an answer that must have room in --kv-tokens before its request is begun, or its max_tokens if "
+        "that is less; renewed as the answer grows.",
+    ),
+]
 KvTokens = Annotated[
     int | None,
     typer.Option(

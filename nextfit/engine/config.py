@@ -11,7 +11,11 @@ class EngineConfig:
 
     context: int  # tokens of one request, prompt and answer together
     sequences: int = 8  # requests in the state at once; more wait
-    prefill_chunk: int = 512  # prompt rows a step computes at most
+    prefill_chunk: int = 2048  # prompt rows of a step at most
+    decode_gap: int = 512  # prompt rows between two tokens of a request at most, where that is less
+    answer_reserve: int = (
+        4096  # tokens that a request is admitted with room for, and again each time they are used up
+    )
     draft: int = 4  # tokens drafted per round at most, 0..8
     adaptive_draft: bool = True  # fewer where fewer give more tokens a second
     page_size: int = 16  # tokens, a multiple of the model's index block
@@ -21,6 +25,10 @@ class EngineConfig:
     kv_tokens: int | None = (
         None  # tokens all requests' pages hold together; None: one full context or 8,192 each
     )
+
+    def prompt_rows(self, decoding: bool) -> int:
+        """Prompt rows of a step in which others decode or nobody does."""
+        return min(self.prefill_chunk, self.decode_gap) if decoding else self.prefill_chunk
 
     def whole_pages(self, tokens: int) -> int:
         """`tokens`, and as many more as fill their last page."""

@@ -35,6 +35,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    priority: int = 0  # lower is sooner: admitted, computed and kept before higher ones
     draft: int | None = None  # draft depth of this request, 0..8; None: the engine's
 
     @property
@@ -45,7 +46,7 @@ class SamplingParams:
 
     def validate(self, vocab_size: int) -> None:
         """Raise RequestError for the first setting out of its range."""
-        whole = ("max_tokens", "min_tokens", "top_k", "seed", "logprobs", "draft")
+        whole = ("max_tokens", "min_tokens", "top_k", "seed", "logprobs", "priority", "draft")
         for name in whole:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -61,6 +62,7 @@ class SamplingParams:
             "frequency_penalty": (-100, 100),
             "seed": (-(2**63), 2**64 - 1),
             "logprobs": (0, MAX_LOGPROBS),
+            "priority": (-(2**31), 2**31 - 1),
             "draft": (0, MAX_DRAFT),
         }
         for name, (low, high) in ranges.items():

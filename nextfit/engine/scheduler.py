@@ -7,8 +7,9 @@ fall out.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
+from itertools import groupby
 
 from nextfit.cache import (
     TOKEN_BYTES,
@@ -40,19 +41,25 @@ class Rows:
 
 
 class Scheduler:
-    """Admission, the row budget, and preemption of the youngest when pages run out."""
+    """Admission, the budget of prompt rows, and preemption when slots or pages run out.
+
+    Who goes first is `Sequence.rank`: by priority, then by arrival. The last of the lowest priority is preempted
+    first, so the first of all always gets on.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config, self.page_size = config, config.page_size
         self.slots = Pool(config.sequences)
         host = HostTier(HostSize(config.snapshots, pages=0))
         self.cache = PrefixCache(SharedPool(config.pages()), config.page_size, host)
-        self.waiting: deque[Sequence] = deque()  # in the order of arrival
+        self.waiting: list[Sequence] = []  # by rank
         self.running: list[Sequence] = []
         self.preemptions = 0
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        """Queue a sequence."""
+        sequence.key = encode(sequence.tokens)
+        insort(self.waiting, sequence, key=Sequence.rank)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence wherever it is; what it holds is free again."""
@@ -63,34 +70,51 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def schedule(self) -> list[Rows]:
-        """Rows of the next step, decode rows first; empty when there is nothing to do."""
+        """Rows of the next step, decode rows first; empty when there is nothing to do.
+
+        Every running sequence that decodes is in every step, so `decode_gap` bounds the prompt rows between two
+        of its tokens.
+        """
         step: list[Rows] = []
         before = len(self.running)
-        for s in [s for s in self.running if s.decoding]:
+        for s in sorted((s for s in self.running if s.decoding), key=Sequence.rank):
             if s in self.running and self._cover(s, len(s.tokens) + len(s.drafts), step):
                 step.append(Rows(s, 1 + len(s.drafts), decode=True))
-        budget = self.config.prefill_chunk
-        for s in [s for s in self.running if not s.decoding]:
-            if s in self.running:
-                budget -= self._prefill(s, budget, step)
-        crowded = len(self.running) < before  # somebody was preempted and would take back what was needed
+        if len(self.running) == before:  # otherwise who was preempted would take back what was needed
+            self._admit_waiting(step)
+        return step + self._share(self.config.prompt_rows(decoding=bool(step)))
+
+    def _admit_waiting(self, step: list[Rows]) -> None:
+        """Admit who fits, in the order of rank; for a higher priority those of lower ones make room."""
         for s in list(self.waiting):
-            if crowded or budget <= 0 or not self.slots.free:
-                break
+            if not self.slots.free and self._last().priority <= s.priority:
+                return
             if self._awaited(s):
                 continue
-            if not self._admit(s):
-                break
-            budget -= self._prefill(s, budget, step)
-        return step
+            while not self._admit(s):
+                if not self.running or self._last().priority <= s.priority:
+                    return
+                self._preempt(self._last(), step)
 
-    def _prefill(self, s: Sequence, budget: int, step: list[Rows]) -> int:
-        end = s.stops[0] if s.stops else len(s.tokens)  # a snapshot needs the state exactly there
-        count = min(budget, end - s.computed)
-        if count <= 0 or not self._cover(s, s.computed + count, step):
-            return 0
-        step.append(Rows(s, count, decode=False))
-        return count
+    def _last(self) -> Sequence:
+        """Who is preempted first."""
+        return max(self.running, key=Sequence.rank)
+
+    def _share(self, budget: int) -> list[Rows]:
+        """Prompt rows of a step, the most urgent priority first, and within one an equal share for everybody.
+
+        What one does not need goes to those with more rows left, so of k prompts in progress one with n rows left
+        is through after at most ceil(n / floor(budget / k)) steps, and one more for each of its snapshots.
+        """
+        rows = []
+        prompts = sorted((s for s in self.running if not s.decoding), key=Sequence.rank)
+        for _, group in groupby(prompts, lambda s: s.priority):
+            sharing = sorted(list(group)[:budget], key=_rows_left)  # a row each, or the first ones
+            for left, s in zip(range(len(sharing), 0, -1), sharing, strict=True):
+                count = min(budget // left, _rows_left(s))
+                rows.append(Rows(s, count, decode=False))
+                budget -= count
+        return rows
 
     def _awaited(self, s: Sequence) -> bool:
         """Whether a running prefill is about to leave a snapshot that `s` can begin from."""
@@ -98,18 +122,20 @@ class Scheduler:
         stops = [(stop, r) for r in self.running for stop in r.stops if stop <= limit]
         if not stops:
             return False
-        key = encode(s.tokens)
-        have = self.cache.match(key, limit).length
-        return any(have < stop and r.key.startswith(key[: stop * TOKEN_BYTES]) for stop, r in stops)
+        have = self.cache.match(s.key, limit).length
+        return any(have < stop and r.key.startswith(s.key[: stop * TOKEN_BYTES]) for stop, r in stops)
 
     def _admit(self, s: Sequence) -> bool:
         """Give `s` a slot and the pages up to its next token, those of the longest cached prefix among them.
 
-        A page for each of the others must be left, or it would soon be preempted.
+        The pages that are reserved for answers, its own and those of the others, must be left; an engine that has
+        nothing else to do admits it anyway.
         """
-        s.key = encode(s.tokens)
-        limit = resume_limit(len(s.tokens), self.page_size)
-        admission = self.cache.admit(s.key, limit, self._needed(s, len(s.tokens)), len(self.running))
+        if not self.slots.free:
+            return False
+        limit, needed = resume_limit(len(s.tokens), self.page_size), self._needed(s, len(s.tokens))
+        spare = self._promised(s) - needed + sum(self._promised(r) - len(r.pages) for r in self.running)
+        admission = self.cache.admit(s.key, limit, needed, spare if self.running else 0)
         if admission is None:
             return False
         hit = admission.hit
@@ -129,21 +155,24 @@ class Scheduler:
         """Pages of the first `tokens` tokens and the drafts after them; a draft row lies one slot later."""
         return -(-(min(s.limit, tokens + 1 + s.draft_depth) + 1) // self.page_size)
 
-    def _cover(self, s: Sequence, tokens: int, step: list[Rows]) -> bool:
-        """Give `s` the pages for its first `tokens` tokens and the drafts after them, if need be of younger ones.
+    def _promised(self, s: Sequence) -> int:
+        """Pages of `s` at the end of its answer, or where its reservation is renewed, if that comes first."""
+        reserve = self.config.answer_reserve
+        answer = reserve * (s.generated // reserve + 1)
+        return max(len(s.pages), self._needed(s, s.prompt_length + answer + s.draft_depth))
 
-        The oldest is never preempted, so it always gets on.
-        """
+    def _cover(self, s: Sequence, tokens: int, step: list[Rows]) -> bool:
+        """Give `s` the pages for its first `tokens` tokens and the drafts after them, if need be of later ones."""
         missing = self._needed(s, tokens) - len(s.pages)
         while missing > 0:
             fresh = self.cache.reserve(missing)
             if fresh is not None:
                 s.pages += fresh
                 break
-            youngest = max(self.running, key=lambda r: r.order)
-            if youngest is s:
+            last = self._last()
+            if last is s:
                 return False
-            self._preempt(youngest, step)
+            self._preempt(last, step)
         return True
 
     def _preempt(self, s: Sequence, step: list[Rows]) -> None:
@@ -153,8 +182,7 @@ class Scheduler:
         self.running.remove(s)
         self._release(s)
         s.computed, s.replay, s.drafts = 0, 0, []
-        at = sum(w.order < s.order for w in self.waiting)
-        self.waiting.insert(at, s)
+        self.add(s)
 
     def _release(self, s: Sequence) -> None:
         self.cache.pages.give(s.pages)
@@ -171,3 +199,8 @@ class Scheduler:
         assert (
             len({s.slot for s in self.running}) == len(self.running) == self.slots.capacity - self.slots.free
         )
+
+
+def _rows_left(s: Sequence) -> int:
+    """Rows of a prompt up to its next snapshot, which needs the state exactly there, or its end."""
+    return (s.stops[0] if s.stops else len(s.tokens)) - s.computed

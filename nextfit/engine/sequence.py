@@ -21,14 +21,14 @@ class Sequence:
     draft_depth: int
     ends: frozenset[int]
     limit: int  # tokens it may hold: context or prompt + max_tokens
-    order: int  # of arrival; the youngest is preempted first
+    order: int  # of arrival
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
     replay: int = 0
     drafts: list[int] = field(default_factory=list)
     slot: int = 0
     pages: list[int] = field(default_factory=list)
-    key: bytes = b""  # the tokens, encoded for the prefix cache when it was last asked
+    key: bytes = b""  # the tokens, encoded for the prefix cache when they were queued or last kept there
     cached: int | None = None  # tokens that the prefix cache had when the request was first admitted
     restore: int = 0  # snapshot to copy into the slot before the next step
     behind: bool = False  # the draft head has not seen the last computed row yet
@@ -40,6 +40,14 @@ class Sequence:
     accepted: int = 0
     finish: FinishReason | None = None
     stop_token: int | None = None
+
+    @property
+    def priority(self) -> int:
+        return self.request.params.priority
+
+    def rank(self) -> tuple[int, int]:
+        """Its place among all: lower goes first, and the highest is preempted first."""
+        return self.priority, self.order
 
     @property
     def prompt_length(self) -> int:

@@ -54,7 +54,7 @@ class Limits:
     context: int  # tokens of one request, prompt and answer together
     sequences: int = 8  # requests in the state at once
     draft: int = 4  # tokens drafted per round
-    prefill_chunk: int = 512  # prompt rows of one step
+    prefill_chunk: int = 2048  # prompt rows of one step
     page_size: int = 16  # tokens
     kv_tokens: int | None = None  # tokens all requests' pages hold; None: one full context or 8,192 each
     dtype: str = "bfloat16"  # what the model computes in

@@ -38,6 +38,7 @@ def choices(
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),
         draft=body.draft,
+        priority=body.priority or 0,
     )
     return [replace(one, choice=i) for i in range(body.n or 1)]
 

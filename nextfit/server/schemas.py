@@ -54,6 +54,7 @@ class SamplingBody(Body):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     ignore_eos: bool | None = None
     draft: Annotated[int, Field(ge=0, le=8)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     user: str | None = None
 
     @field_validator("logit_bias")

@@ -134,7 +134,10 @@ class Answer:
 
 
 def engine(model: int, **limits: object) -> Engine:
-    values = dict(context=CONTEXT, sequences=1, prefill_chunk=CONTEXT, draft=0, snapshots=0) | limits
+    values = (
+        dict(context=CONTEXT, sequences=1, prefill_chunk=CONTEXT, draft=0, snapshots=0, answer_reserve=1)
+        | limits
+    )
     return Engine(tiny_model(model), EngineConfig(**values), ENDS, random_clock())  # type: ignore[arg-type]
 
 

@@ -24,8 +24,8 @@ Patch = pytest.MonkeyPatch
 SHARING = dict(sequences=2, prefill_chunk=64, draft=4, page_size=4, snapshots=16, answer_every=8)
 PARTED = of_kind("parted", 0)
 TRACES = [
-    # several at once on one prefix, parting one token before, at and after its last page
-    Trace(0, SHARING, dict.fromkeys([*PARTED[6:11], PARTED[4]], 0), check_drafts=True),
+    # one soon after the other on one prefix, parting one token before, at and after its last page
+    Trace(0, SHARING, {n: 3 * i for i, n in enumerate([*PARTED[6:11], PARTED[4]])}, check_drafts=True),
     # an answer that is gone on with, snapshots of it being taken inside verified blocks
     Trace(
         0,

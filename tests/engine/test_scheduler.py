@@ -18,15 +18,15 @@ from nextfit.engine.snapshots import Snapshots
 
 
 def sequence(
-    order: int, prompt: int, answer: int, depth: int = 0, tokens: list[int] | None = None
+    order: int, prompt: int, answer: int, depth: int = 0, tokens: list[int] | None = None, priority: int = 0
 ) -> Sequence:
     tokens = list(range(prompt)) if tokens is None else tokens
-    request = Request(str(order), list(tokens), SamplingParams())
+    request = Request(str(order), list(tokens), SamplingParams(priority=priority))
     return Sequence(request, 0, depth, frozenset(), len(tokens) + answer, order, tokens=list(tokens))
 
 
 def small(**limits: Any) -> Scheduler:
-    values = dict(sequences=2, page_size=4, kv_tokens=1, snapshots=0) | limits
+    values = dict(sequences=2, page_size=4, kv_tokens=1, snapshots=0, answer_reserve=1) | limits
     return Scheduler(EngineConfig(**values))
 
 
@@ -81,8 +81,14 @@ def check_step(scheduler: Scheduler, step: list[Rows]) -> None:
     decode = [r.decode for r in step]
     assert decode == sorted(decode, reverse=True)
     assert len({id(r.sequence) for r in step}) == len(step)
-    assert sum(r.count for r in step if not r.decode) <= scheduler.config.prefill_chunk
-    assert [s.order for s in scheduler.waiting] == sorted(s.order for s in scheduler.waiting)
+    c = scheduler.config
+    most = min(c.prefill_chunk, c.decode_gap) if any(decode) else c.prefill_chunk
+    assert sum(r.count for r in step if not r.decode) <= most
+    ranks = [(s.request.params.priority, s.order) for s in scheduler.waiting]
+    assert ranks == sorted(ranks)
+    # only the last of all may stand still, for want of pages
+    still = [s for s in scheduler.running if s.decoding and all(r.sequence is not s for r in step)]
+    assert all(s is max(scheduler.running, key=lambda r: (r.request.params.priority, r.order)) for s in still)
     for r in step:
         s = r.sequence
         assert s in scheduler.running and s not in scheduler.waiting and s.slot > 0
@@ -116,6 +122,8 @@ def test_random_traffic(seed: int) -> None:
         page_size=rng.choice([4, 8, 16]),
         kv_tokens=rng.choice([None, 64, 100]),
         prefill_chunk=rng.choice([1, 5, 64]),
+        decode_gap=rng.choice([1, 3, 64]),
+        answer_reserve=rng.choice([1, 1, 7, 4096]),
         draft=depth,
         snapshots=rng.choice([0, 1, 2, 3, 16]),
         snapshot_every=rng.choice([16, 2048]),
@@ -139,7 +147,8 @@ def test_random_traffic(seed: int) -> None:
             prompt = rng.randint(1, context - 1)
             tokens = texts[order % 2][: rng.randint(0, prompt)]
             tokens += [rng.randrange(3) for _ in range(prompt - len(tokens))]
-            alive.append(sequence(order, prompt, rng.randint(1, context - prompt), depth, tokens))
+            answer, priority = rng.randint(1, context - prompt), rng.choice([0, 0, 0, -1, 5])
+            alive.append(sequence(order, prompt, answer, depth, tokens, priority))
             scheduler.add(alive[-1])
             order += 1
         if alive and rng.random() < 0.02:
@@ -169,11 +178,141 @@ def test_random_traffic(seed: int) -> None:
     assert scheduler.cache.pages.free == config.pages() and scheduler.slots.free == config.sequences
 
 
-def test_first_come_first_served() -> None:
-    scheduler = small(context=100, prefill_chunk=8)
-    for i in range(3):
-        scheduler.add(sequence(i, 5, 4))
-    assert [(r.sequence.order, r.count) for r in scheduler.schedule()] == [(0, 5), (1, 3)]
+def taken(step: list[Rows]) -> dict[int, int]:
+    """Rows of the step by the number of their sequence."""
+    return {r.sequence.order: r.count for r in step}
+
+
+def test_prompts_share_the_rows_of_a_step() -> None:
+    scheduler, rng = small(context=100, sequences=3, kv_tokens=400, prefill_chunk=30), random.Random(0)
+    for i, prompt in enumerate((90, 80, 7)):
+        scheduler.add(sequence(i, prompt, 4))
+    step = scheduler.schedule()
+    assert taken(step) == {2: 7, 1: 11, 0: 12}
+    for r in step:
+        advance(r, rng)
+    assert taken(scheduler.schedule()) == {2: 1, 1: 15, 0: 15}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_short_prompt_is_through_within_its_bound(seed: int) -> None:
+    """k prompts of which one has n rows: ceil(n / floor(budget / k)) steps, whatever comes after it."""
+    rng = random.Random(seed)
+    chunk, k = rng.randint(8, 40), rng.randint(2, 8)
+    scheduler = small(context=2000, sequences=k, kv_tokens=20_000, prefill_chunk=chunk, decode_gap=chunk)
+    short = rng.randint(1, 60)
+    for i in range(k):
+        scheduler.add(sequence(i, short if i == 1 else rng.randint(1, 900), 1))
+    for _ in range(-(-short // (chunk // k))):
+        for r in scheduler.schedule():
+            advance(r, rng)
+            if r.sequence.finish:
+                scheduler.remove(r.sequence)
+                scheduler.add(sequence(1000 + rng.randrange(10**6), rng.randint(1, 900), 1))
+    assert all(s.order != 1 for s in scheduler.running)
+
+
+def test_with_fewer_rows_than_prompts_the_first_come_first() -> None:
+    scheduler = small(context=100, sequences=3, kv_tokens=400, prefill_chunk=2)
+    for i, prompt in enumerate((9, 90, 5)):
+        scheduler.add(sequence(i, prompt, 4))
+    assert taken(scheduler.schedule()) == {0: 1, 1: 1}
+
+
+def test_rows_between_two_tokens_are_bounded() -> None:
+    """By `decode_gap` while somebody decodes, by `prefill_chunk` while nobody does."""
+    scheduler = small(context=500, kv_tokens=1000, prefill_chunk=100, decode_gap=8)
+    rng = random.Random(0)
+    gaps: list[int] = []
+    alone: list[int] = []
+    first, second = sequence(0, 150, 30), sequence(1, 150, 30)
+    scheduler.add(first)
+    scheduler.add(second)
+    while not (first.finish and second.finish):
+        step = scheduler.schedule()
+        prompt = sum(r.count for r in step if not r.decode)
+        (gaps if any(r.decode for r in step) else alone).append(prompt)
+        for r in step:
+            advance(r, rng)
+            if r.sequence.finish:
+                scheduler.remove(r.sequence)
+    assert max(alone) == 100 and max(gaps) <= 8
+
+    scheduler.add(sequence(2, 3, 30))
+    for r in scheduler.schedule():
+        advance(r, rng)
+    scheduler.add(sequence(3, 60, 4))
+    assert taken(scheduler.schedule()) == {2: 1, 3: 8}
+
+
+def test_lower_priorities_wait_and_make_room() -> None:
+    """For the rows of a step, for a slot, and for pages; the most urgent is never sent away."""
+    scheduler, rng = small(context=100, kv_tokens=200, prefill_chunk=10), random.Random(0)
+    for i, priority in enumerate((1, 0, 1)):
+        scheduler.add(sequence(i, 20, 30, priority=priority))
+    assert taken(scheduler.schedule()) == {1: 10}  # 0 has a slot and waits for rows
+    assert [s.order for s in scheduler.waiting] == [2]
+    for _ in range(6):
+        for r in scheduler.schedule():
+            advance(r, rng)
+    urgent = sequence(3, 5, 4, priority=-1)
+    scheduler.add(urgent)
+    assert 3 in taken(scheduler.schedule())
+    assert [s.order for s in scheduler.waiting] == [0, 2] and {s.order for s in scheduler.running} == {1, 3}
+    scheduler.add(sequence(4, 5, 4, priority=0))
+    scheduler.schedule()
+    assert [s.order for s in scheduler.waiting] == [4, 0, 2]  # equals do not send each other away
+    scheduler.check()
+
+
+@pytest.mark.parametrize(
+    ("reserve", "answers", "together"),
+    [
+        (1, (80, 80), True),
+        (40, (80, 80), True),
+        (60, (80, 80), False),
+        (4096, (80, 80), False),
+        (4096, (30, 30), True),
+    ],
+)
+def test_a_request_is_admitted_with_room_for_its_answer(
+    reserve: int, answers: tuple[int, int], together: bool
+) -> None:
+    """Two prompts of 10 tokens in 100: 40 more each fit, 60 do not, and nobody needs more than its answer."""
+    scheduler = small(context=100, kv_tokens=100, answer_reserve=reserve)
+    for i, answer in enumerate(answers):
+        scheduler.add(sequence(i, 10, answer))
+    assert (len(scheduler.schedule()) == 2) == together
+
+
+@pytest.mark.parametrize(("generated", "together"), [(19, True), (20, False)])
+def test_reservations_roll(generated: int, together: bool) -> None:
+    """Room for the next 20 tokens is promised again when 20 are used up."""
+    scheduler, rng = small(context=100, kv_tokens=100, answer_reserve=20), random.Random(0)
+    old, new = sequence(0, 40, 60), sequence(1, 40, 5)
+    scheduler.add(old)
+    while old.generated < generated:
+        for r in scheduler.schedule():
+            advance(r, rng)
+    scheduler.add(new)
+    assert taken(scheduler.schedule()) == ({0: 1, 1: 40} if together else {0: 1})
+    while not old.finish:
+        for r in scheduler.schedule():
+            advance(r, rng)
+
+
+def test_the_last_token_of_the_full_context() -> None:
+    """262,139 tokens in and 5 out at the model's limit, drafts clamped."""
+    scheduler = small(context=262_144, sequences=2, page_size=16, answer_reserve=4096)
+    rng, s, steps = random.Random(0), sequence(0, 262_139, 5, depth=4), 0
+    scheduler.add(s)
+    while not s.finish:
+        (row,) = scheduler.schedule()
+        check_step(scheduler, [row])
+        assert s.computed + row.count <= 262_144
+        advance(row, rng)
+        steps += 1
+    assert s.finish == "length" and s.generated == 5 and steps >= 128
 
 
 def test_decode_goes_on_beside_a_long_prompt() -> None:
@@ -250,6 +389,9 @@ def test_a_request_waits_for_the_last_snapshot_it_can_use() -> None:
             slots.compute(r)
             advance(r, rng)
         snapshots.save(step)
+        for r in step:
+            if r.sequence.finish:
+                scheduler.remove(r.sequence)
     assert (first.cached, same.cached, other.cached) == (0, 36, 0) and other.generated
 
 
