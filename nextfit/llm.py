@@ -17,12 +17,13 @@ from nextfit.checkpoint import Checkpoint, open_checkpoint
 from nextfit.checkpoint.fingerprint import fingerprint
 from nextfit.checkpoint.load import load_weights
 from nextfit.engine.config import EngineConfig
-from nextfit.engine.engine import Engine
+from nextfit.engine.engine import Engine, plan_limits
 from nextfit.engine.params import MAX_DRAFT, SamplingParams
 from nextfit.engine.persist import CacheFile
 from nextfit.engine.request import Output, Request, Sampled
 from nextfit.errors import ConfigError, RequestError
-from nextfit.model import Model, StateShape
+from nextfit.memory.arena import allocate
+from nextfit.model import Model
 from nextfit.models import default_path
 from nextfit.ops.batch import Batch
 from nextfit.text import TextStream
@@ -267,24 +268,28 @@ def logits(
     if draft and not checkpoint.config.mtp_num_hidden_layers:
         raise ConfigError(f"{checkpoint.path} has no draft head (--mtp)")
     model = load_model(checkpoint, dtype, "cpu", draft)
-    chunk, page = 512, 16 * checkpoint.config.indexer_compress_ratio
-    pages = len(ids) // page + 1
-    state = model.new_state(StateShape(slots=1, pages=pages, page_size=page, window=1))
+    chunk = 512
+    config = EngineConfig(context=len(ids), sequences=1, draft=0, prefill_chunk=chunk, snapshots=0)
+    memory = allocate(model, plan_limits(config, model.dtype))
+    state, pages = memory.state, config.pages()
+    every = torch.empty(chunk, model.config.vocab_size, dtype=model.dtype)  # an engine has logits of few rows
+    buffers = replace(memory.buffers, logits=every)
     tokens = torch.from_numpy(ids)
     out = []
     for first in range(0, len(ids), chunk):
         batch = _prompt_rows(tokens[first : first + chunk], first, pages)
-        x = model.forward(batch, state)
+        x = model.forward(batch, state, buffers)
         if draft:
             followers = tokens[first + 1 : first + 1 + chunk]
             if not len(followers):
                 break
             assert model.draft is not None
             batch = _prompt_rows(followers, first, pages)
-            x = model.draft.forward(x[: len(followers)], batch, state)
-            out.append(model.draft.logits(x, 0).float())
+            buffers.handed[: len(followers)] = x[: len(followers)]
+            x = model.draft.forward(batch, state, buffers)
+            out.append(model.draft.logits(x, 0, buffers).to(torch.float32, copy=True))
         else:
-            out.append(model.logits(x, 0).float())
+            out.append(model.logits(x, 0, buffers).to(torch.float32, copy=True))
     return torch.cat(out).numpy()
 
 

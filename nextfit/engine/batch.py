@@ -25,14 +25,16 @@ class Span(NamedTuple):
 class PageTables:
     """The pages of running sequences as a step reads them, by recurrent slot; only what is new is written."""
 
-    def __init__(self, slots: int, width: int, device: torch.device) -> None:
-        """`width` is the most pages of one sequence."""
-        self.device = device
-        self._table = torch.zeros(slots, width, dtype=torch.int64, device=device)
+    def __init__(self, memory: Tensor) -> None:
+        """`memory` [2 * sequences + 1, most pages of one] int64: by slot, number 0 nobody's; then a step's."""
+        self.device, slots = memory.device, len(memory) // 2 + 1
+        self._table, self._step = memory[:slots], memory[slots:].view(-1)
         self._written: list[tuple[list[int], int]] = [([], 0)] * slots  # (list of the owner, how much of it)
 
     def of(self, sequences: Seq[Sequence], slots: Tensor) -> Tensor:
-        """[sequences, most pages of one of them] int64; entries past a sequence's last page are 0."""
+        """[sequences, most pages of one of them] int64; entries past a sequence's last page are 0.
+
+        Valid until the next call."""
         for s in sequences:
             owner, count = self._written[s.slot]
             if owner is s.pages and count == len(s.pages):
@@ -41,7 +43,9 @@ class PageTables:
                 self._table[s.slot] = count = 0
             self._table[s.slot, count : len(s.pages)] = ints(s.pages[count:], self.device)
             self._written[s.slot] = s.pages, len(s.pages)
-        return self._table[slots, : max(len(s.pages) for s in sequences)]
+        width = max(len(s.pages) for s in sequences)
+        out = self._step[: len(sequences) * width].view(len(sequences), width)
+        return torch.index_select(self._table[:, :width], 0, slots, out=out)
 
 
 def ints(values: Seq[int], device: torch.device) -> Tensor:

@@ -6,6 +6,8 @@ import secrets
 import time
 from collections.abc import Callable
 
+import torch
+
 from nextfit.engine.batch import PageTables
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.depth import Acceptance, DraftDepth
@@ -16,13 +18,23 @@ from nextfit.engine.sequence import Sequence
 from nextfit.engine.snapshots import Snapshots
 from nextfit.errors import RequestError
 from nextfit.memory.allocator import keep_freed_memory
-from nextfit.model import Model, StateShape
+from nextfit.memory.arena import Memory, allocate
+from nextfit.memory.plan_values import Limits
+from nextfit.model import Model
 
 
-def state_shape(config: EngineConfig) -> StateShape:
-    """A recurrent slot for each sequence and each snapshot; number 0 of slots and pages is nobody's."""
-    slots = config.sequences + config.snapshots + 1
-    return StateShape(slots, config.pages() + 1, config.page_size, config.draft + 1)
+def plan_limits(config: EngineConfig, dtype: torch.dtype) -> Limits:
+    """What the memory plan needs to know of an engine."""
+    return Limits(
+        context=config.context,
+        sequences=config.sequences,
+        draft=config.draft,
+        prefill_chunk=config.prefill_chunk,
+        page_size=config.page_size,
+        kv_tokens=config.kv_tokens,
+        snapshots=config.snapshots,
+        dtype=str(dtype).removeprefix("torch."),
+    )
 
 
 class Engine:
@@ -42,9 +54,9 @@ class Engine:
         keep_freed_memory()
         self.model, self.config, self.ends = model, config, frozenset(ends)
         self.scheduler = Scheduler(config)
-        self.state = model.new_state(state_shape(config))
-        most = config.whole_pages(config.context + 1) // config.page_size
-        self._tables = PageTables(config.sequences + 1, most, model.device)
+        self.memory = self._allocate()
+        self.state = self.memory.state
+        self._tables = PageTables(self.memory.buffers.tables)
         self._drafting = config.draft > 0 and model.draft is not None
         self.snapshots = Snapshots(self.scheduler, self.state)
         self._clock = clock
@@ -54,6 +66,9 @@ class Engine:
         self._ended = Stats()
         self._cancelled: list[Output] = []
         self.steps = 0  # computed so far
+
+    def _allocate(self) -> Memory:
+        return allocate(self.model, plan_limits(self.config, self.model.dtype))
 
     def add(self, request: Request) -> None:
         """Queue a request; RequestError if it cannot be served, then nothing has changed."""
@@ -120,7 +135,7 @@ class Engine:
         self.snapshots.restore(rows)
         verified = _drafts(rows)
         advances = run_round(
-            self.model, self.state, self._tables, rows, self._depth if self._drafting else None
+            self.model, self.memory, self._tables, rows, self._depth if self._drafting else None
         )
         self.snapshots.save(rows)
         if all(r.decode for r in rows):

@@ -9,13 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nextfit.engine.batch import PageTables, Span, make_batch, other_rows, take
+from nextfit.engine.batch import PageTables, Span, ints, make_batch, other_rows, take
 from nextfit.engine.request import Sampled
 from nextfit.engine.sampler import Wanted, choose_tokens, describe
 from nextfit.engine.scheduler import Rows
 from nextfit.engine.sequence import Sequence
 from nextfit.engine.verify import verify
-from nextfit.model import Model, State
+from nextfit.memory.arena import Memory
+from nextfit.model import Buffers, Model
 from nextfit.ops.batch import Batch
 
 Depth = Callable[[Sequence, int], int]  # drafts for one of so many sequences that decode
@@ -41,18 +42,19 @@ class _Committed(NamedTuple):
 
 @torch.no_grad()
 def run_round(
-    model: Model, state: State, tables: PageTables, rows: list[Rows], depth: Depth | None
+    model: Model, memory: Memory, tables: PageTables, rows: list[Rows], depth: Depth | None
 ) -> list[Advance]:
     """Compute the scheduled rows, advance their sequences, and leave fresh drafts in them.
 
     `depth` says how many drafts a sequence gets; None if the engine never drafts. Otherwise the draft head sees
     all rows, also of requests that want no drafts: others may share them.
     """
+    state, buffers = memory.state, memory.buffers
     behind = [r.sequence.slot for r in rows if r.sequence.behind]
     before = state.streams.tail[behind, 0] if behind else None  # now: the step replaces them
     batch = make_batch([_span(r) for r in rows], tables)
-    streams = model.forward(batch, state)
-    choices, raw = _choose(model, streams, rows, batch)
+    streams = model.forward(batch, state, buffers)
+    choices, raw = _choose(model, buffers, streams, rows, batch)
     advances, committed, at = [], [], 0
     for i, r in enumerate(rows):
         s, first, last, start = r.sequence, r.sequence.computed, r.last, batch.starts[i]
@@ -71,7 +73,7 @@ def run_round(
     if depth and committed:
         if before is not None:
             streams = torch.cat([streams, before])
-        _draft(model, state, batch, streams, committed, depth)
+        _draft(model, memory, batch, streams, committed, depth)
     return advances
 
 
@@ -80,7 +82,9 @@ def _span(r: Rows) -> Span:
     return Span(s, s.computed, (s.tokens[s.computed :] + s.drafts)[: r.count], r.decode)
 
 
-def _choose(model: Model, streams: Tensor, rows: list[Rows], batch: Batch) -> tuple[list[list[int]], Tensor]:
+def _choose(
+    model: Model, buffers: Buffers, streams: Tensor, rows: list[Rows], batch: Batch
+) -> tuple[list[list[int]], Tensor]:
     """Tokens after every decode row and after the last row of each finished prompt; and those rows' logits."""
     wanted: list[Wanted] = []
     picked = list(range(batch.decode_rows))
@@ -90,7 +94,7 @@ def _choose(model: Model, streams: Tensor, rows: list[Rows], batch: Batch) -> tu
         elif r.last:
             wanted.append(Wanted(r.sequence, 1, []))
             picked.append(end - 1)
-    return choose_tokens(model.logits(take(streams, picked), batch.decode_rows), wanted)
+    return choose_tokens(model.logits(take(streams, picked), batch.decode_rows, buffers), wanted)
 
 
 def _advance(r: Rows, choices: list[int]) -> list[int]:
@@ -113,16 +117,18 @@ def _advance(r: Rows, choices: list[int]) -> list[int]:
 
 
 def _draft(
-    model: Model, state: State, step: Batch, streams: Tensor, committed: list[_Committed], depth: Depth
+    model: Model, memory: Memory, step: Batch, streams: Tensor, committed: list[_Committed], depth: Depth
 ) -> None:
     """Run the draft head over the committed rows, then recursively on its own drafts.
 
     Rows on drafts are guesses: all that they leave is addressed by position and overwritten by the next round.
     """
     assert model.draft is not None
+    state, buffers = memory.state, memory.buffers
     keep, sequences, firsts, followers, rows, decode = zip(*committed, strict=True)
     batch = other_rows(step, keep, [*chain(*followers)], [*map(len, followers)], firsts, sum(decode))
-    z = model.draft.forward(take(streams, [*chain(*rows)]), batch, state)
+    _hand(buffers, streams, [*chain(*rows)])
+    z = model.draft.forward(batch, state, buffers)
     decoding = [(i, s) for i, s in enumerate(sequences) if s.decoding]
     live = [(i, s, count) for i, s in decoding if (count := depth(s, len(decoding)))]
     z = take(z, [batch.starts[i + 1] - 1 for i, *_ in live])
@@ -133,9 +139,14 @@ def _draft(
             read = [s.drafts[-1] for _, s, _ in live]
             positions = [len(s.tokens) + made - 2 for _, s, _ in live]
             batch = other_rows(batch, [i for i, *_ in live], read, [1] * len(live), positions, len(live))
-            z = model.draft.forward(take(z, more), batch, state)
+            _hand(buffers, z, more)
+            z = model.draft.forward(batch, state, buffers)
             live = [(j, s, count) for j, (_, s, count) in enumerate(live)]
         wanted = [Wanted(s, 1, s.drafts, made) for _, s, _ in live]
-        drafts, _ = choose_tokens(model.draft.logits(z, len(live)), wanted)
+        drafts, _ = choose_tokens(model.draft.logits(z, len(live), buffers), wanted)
         for (_, s, _), own in zip(live, drafts, strict=True):
             s.drafts += own
+
+
+def _hand(buffers: Buffers, streams: Tensor, rows: list[int]) -> None:
+    torch.index_select(streams, 0, ints(rows, streams.device), out=buffers.handed[: len(rows)])

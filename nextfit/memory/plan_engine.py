@@ -1,6 +1,7 @@
 """The buffers of the engine as it is: everything in the host's memory, the n-gram table mapped. No torch.
 
-`state` follows `nextfit/model/state.py` tensor by tensor. `scratch` bounds the inner temporaries of the PyTorch
+`arena` is what start-up allocates in one piece (`nextfit/memory/arena.py`): `state` follows `nextfit/model/state.py`
+tensor by tensor, `_rows` follows `nextfit/model/buffers.py`. `scratch` bounds the inner temporaries of the PyTorch
 reference route from above; its counts per row follow the operators' references.
 """
 
@@ -8,22 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nextfit.checkpoint.names import Kind, draft_slots, trunk_slots
 from nextfit.config import ModelConfig
 from nextfit.memory.hardware import MiB
+from nextfit.memory.plan_rows import colour, crossing
 from nextfit.memory.plan_values import ACTIVATION, ALWAYS, HOST, LAYER, MAPPED, STEP, Buffer, Limits
 from nextfit.memory.plan_weights import DRAFT, Weights
 
 RING = 32  # raw index keys of a slot (ops/sparse_attention)
 CHUNK = 64  # rows of a delta-net chunk
+CHUNKS_TOGETHER = 8
 TILE = 1024  # index blocks scored at a time
-MASK_ELEMENTS = 1 << 22  # of one masked product
+WEIGHT_TILE = 1 << 22  # numbers of a weight that are widened at a time (ops/linear)
+ALIGNMENT = 64  # bytes of a cache line
+HISTORY_STAGE = 1024  # tokens of a history that rows attend to at a time
+ROWS_ATTENDING = 128  # of a sequence, at a time
 MODULES = 256 * MiB  # Python, torch and NextFit in memory; measured (docs/memory.md)
 
 
 def buffers(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[Buffer]:
     """All buffers of an engine on the CPU."""
     yield from _weights(c, weights, limits)
-    yield from state(c, limits)
+    yield from arena(c, limits)
     yield from _temporaries(c, weights, limits)
     yield Buffer(
         "modules and context",
@@ -50,6 +57,49 @@ def _weights(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[Buffe
     if sizes.table:
         words = f"rows of {sizes.table_row} B, read where they lie; the system may cache them"
         yield Buffer("n-gram table", "rows", MAPPED, sizes.table, ALWAYS, words)
+
+
+def arena(c: ModelConfig, limits: Limits) -> Iterator[Buffer]:
+    """All that the engine allocates before its first step and keeps."""
+    yield from state(c, limits)
+    yield from _rows(c, limits)
+    yield _alignment(c)
+
+
+def _alignment(c: ModelConfig) -> Buffer:
+    sparse = c.layer_types.count("full_attention")
+    tensors = 4 * (sparse + bool(c.mtp_num_hidden_layers)) + 7 * (c.num_hidden_layers - sparse)
+    tensors += 2 * len(c.ple_layers) + 8
+    words = f"{tensors} tensors x {ALIGNMENT} B: each begins on a cache line"
+    return Buffer("alignment", "between tensors", HOST, tensors * ALIGNMENT, ALWAYS, words)
+
+
+def _rows(c: ModelConfig, limits: Limits) -> Iterator[Buffer]:
+    """What crosses operators within a step."""
+    a, rows = ACTIVATION[limits.dtype], limits.rows
+    _, each = colour(crossing(c, a))
+    words = f"{rows} rows x {each:,} B, coloured by lifetime"
+    yield Buffer("row arena", "streams, block inputs and outputs", HOST, rows * each, STEP, words)
+    n, v = limits.decode_rows, c.vocab_size
+    yield Buffer("logits and sampler", "logits", HOST, n * v * a, STEP, f"{n} rows x {v} x {a} B")
+    n, width = 2 * limits.sequences + 1, table_width(limits)
+    words = f"{n} tables x {width} pages x 8 B: of slots, and of a step's sequences"
+    yield Buffer("page tables", "page tables", HOST, n * width * 8, ALWAYS, words)
+    numbers, m = widened_numbers(c), max(4, a)
+    words = f"{numbers:,} numbers x {m} B, widened for a product"
+    yield Buffer("BLAS scratch", "a tile of a weight", HOST, numbers * m, "one product", words)
+
+
+def table_width(limits: Limits) -> int:
+    """Pages of a sequence of the full context; a draft row lies one slot later."""
+    return -(-(limits.context + 1) // limits.page_size)
+
+
+def widened_numbers(c: ModelConfig) -> int:
+    """Numbers of the largest tile of a weight that `ops/linear` widens."""
+    slots = [*trunk_slots(c), *(draft_slots(c) if c.mtp_num_hidden_layers else ())]
+    shapes = [s.shape[-2:] for s in slots if s.kind in (Kind.MATRIX, Kind.EXPERTS)]
+    return max(min(n, max(1, WEIGHT_TILE // columns)) * columns for n, columns in shapes)
 
 
 def state(c: ModelConfig, limits: Limits) -> Iterator[Buffer]:
@@ -87,8 +137,7 @@ def _slot(c: ModelConfig, limits: Limits, sparse: int) -> Iterator[_Part]:
     yield owner, "streams of the last row", wide * a, f"{wide} x {a} B"
     yield owner, "token history", (c.ngram_size - 1) * 8, f"{c.ngram_size - 1} ids x 8 B"
     d = c.indexer_head_dim
-    rings = [(owner, "trunk", sparse)] + [("draft", "draft head", 1)] * bool(c.mtp_num_hidden_layers)
-    for owner, whose, layers in rings:
+    for whose, layers in (("trunk", sparse), ("draft head", int(c.mtp_num_hidden_layers > 0))):
         words = f"{layers} layers x {RING} keys x {d} x {a} B"
         yield owner, f"{whose}: raw index keys of open blocks", layers * RING * d * a, words
 
@@ -137,64 +186,39 @@ def conv_channels(c: ModelConfig) -> int:
 
 
 def _temporaries(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[Buffer]:
+    """What operators need inside, from above."""
     a, m = ACTIVATION[limits.dtype], max(4, ACTIVATION[limits.dtype])
-    width = c.num_key_value_heads * c.head_dim
-    each = 2 * width * (a if a == m else a + m) + c.indexer_head_dim * a // c.indexer_compress_ratio
-    yield Buffer(
-        "history stage",
-        "one layer's keys and values of one sequence",
-        HOST,
-        limits.context * each,
-        LAYER,
-        f"{limits.context} tokens x {each} B, gathered from pages and widened for the products",
-    )
-    wide, rows = _wide(c), limits.rows
-    words = f"{rows} rows x 4 x {wide} x {a} B: before and after a write, and for the draft"
-    yield Buffer("scratch", "streams", HOST, rows * 4 * wide * a, STEP, words)
+    tokens = min(limits.context, HISTORY_STAGE) + 2 * limits.page_size
+    each = 2 * c.num_key_value_heads * c.head_dim * (a if a == m else a + m)
+    words = f"{tokens} tokens, whole pages, x {each} B, gathered from pages and widened for the products"
+    yield Buffer("history stage", "keys and values attended to", HOST, tokens * each, LAYER, words)
     found = _stages(c, limits, a, m)
     name = max(found, key=lambda n: found[n][0])
     nbytes, words = found[name]
     yield Buffer("scratch", f"the largest stage, {name}", HOST, nbytes, LAYER, words)
-    numbers = weights.sizes(draft=limits.draft > 0).decoded
-    yield Buffer(
-        "scratch",
-        "the weight of one product, decoded",
-        HOST,
-        numbers * (m + 8),
-        "one product",
-        f"{numbers:,} numbers x ({m} + 8) B at most",
-    )
-    v, r = c.vocab_size, limits.decode_rows + limits.sequences
-    yield Buffer(
-        "logits and sampler",
-        "logits, and one sequence's candidates",
-        HOST,
-        r * v * (a + m) + limits.window * v * (8 * m + 24),
-        STEP,
-        f"{r} rows x {v} x {a + m} B, {limits.window} rows x {v} x {8 * m + 24} B",
-    )
-    tables = limits.sequences * (limits.pages() + 1) * 8
-    yield Buffer(
-        "page tables",
-        "page table of a step",
-        HOST,
-        tables,
-        STEP,
-        f"{limits.sequences} sequences x at most {limits.pages() + 1} pages x 8 B",
-    )
+    numbers = min(WEIGHT_TILE, weights.sizes(draft=limits.draft > 0).decoded)
+    if numbers:
+        words, nbytes = f"{numbers:,} numbers x ({m} + 8) B at most", numbers * (m + 8)
+        yield Buffer("scratch", "a tile of a weight, decoded", HOST, nbytes, "one product", words)
 
 
 def _stages(c: ModelConfig, limits: Limits, a: int, m: int) -> dict[str, tuple[int, str]]:
-    """Stage of a layer -> most bytes that its temporaries take at once, and how many of what that is."""
-    rows, wide, d = limits.rows, _wide(c), c.hidden_size
-    pairs, e = c.num_experts_per_tok * d, c.num_experts
+    """Stage of a step -> most bytes that its temporaries take at once, and how many of what that is."""
+    rows, wide, d, v = limits.rows, _wide(c), c.hidden_size, c.vocab_size
+    k, e, f = c.num_experts_per_tok, c.num_experts, c.moe_intermediate_size
+    inner = f + c.shared_expert_intermediate_size
     each = {
-        "hyper-connections": wide * (4 * a + 5 * m),
-        "experts": pairs * (2 * a + 3 * m) + e * (4 * m + 24) + d * 4 * m,
+        "hyper-connections": wide * 5 * m + d * m,
+        "experts": k * (d * m + 64) + d * (5 * m + 3 * a) + e * (4 * m + 24) + inner * 4 * m,
     }
-    if c.ple_layers:
-        each["n-gram layer"] = wide * (c.ple_conv_kernel_size * (a + m) + 3 * m + 8 * a)
     out = {name: (rows * n, f"{rows} rows x {n:,} B") for name, n in each.items()}
+    if c.ple_layers:
+        row = wide * (5 * a + 2 * m) + c.ple_embed_dim * 3 * m + c.ngram_heads * 64
+        tails = limits.sequences * (c.ple_conv_kernel_size - 1) * c.ngram_size * wide * a
+        words = f"{rows} rows x {row:,} B, and {tails:,} B of all sequences' tails"
+        out["n-gram layer"] = rows * row + tails, words
+    n = limits.decode_rows
+    out["sampler"] = (n * v * (9 * m + 24), f"{n} rows x {v} x {9 * m + 24} B")
     out["delta net"] = _delta_net(c, limits, a, m)
     out["sparse attention"] = _sparse_attention(c, limits, a, m)
     return out
@@ -202,31 +226,37 @@ def _stages(c: ModelConfig, limits: Limits, a: int, m: int) -> dict[str, tuple[i
 
 def _delta_net(c: ModelConfig, limits: Limits, a: int, m: int) -> tuple[int, str]:
     heads, dk, dv = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
-    channels = conv_channels(c)
-    row = channels * (c.linear_conv_kernel_dim * (a + m) + 3 * m + 4 * a)
-    row += heads * (2 * dk + 4 * dv) * (a + 2 * m)
-    padded = limits.rows + 2 * CHUNK * limits.sequences
-    inner = heads * m * (10 * dk + 8 * dv + 6 * CHUNK)
-    matrix = heads * dk * dv * m
-    words = (
-        f"{limits.rows} rows x {row:,} B, {padded} rows of padded chunks x {inner:,} B, "
-        f"{limits.sequences} sequences x 4 matrices x {matrix:,} B"
+    channels, values = conv_channels(c), heads * dv
+    projected = (channels + values + 2 * heads) * a
+    convolving = projected + channels * (2 * a + 2 * m)
+    inputs = (
+        projected + channels * a + 2 * c.linear_num_key_heads * dk * m + heads * (2 * dk + 2 * dv + 4) * m
     )
-    return limits.rows * row + padded * inner + limits.sequences * 4 * matrix, words
+    norming = inputs + values * (3 * m + 3 * a)
+    inner = heads * m * (8 * dk + 3 * dv + 4 * CHUNK + 8)
+    rows, chunks, matrix = limits.rows, CHUNKS_TOGETHER * CHUNK, heads * dk * dv * m
+    nbytes = max(rows * max(convolving, norming), rows * inputs + chunks * inner)
+    words = (
+        f"the larger of {rows} rows x {max(convolving, norming):,} B and {rows} rows x {inputs:,} B with {chunks} "
+        f"rows of chunks x {inner:,} B; {limits.sequences} sequences x 4 matrices x {matrix:,} B"
+    )
+    return nbytes + limits.sequences * 4 * matrix, words
 
 
 def _sparse_attention(c: ModelConfig, limits: Limits, a: int, m: int) -> tuple[int, str]:
-    """Rows, and the larger of the three tiles: index scores, masks, one sequence's chosen tokens."""
-    rows, width = limits.rows, c.num_key_value_heads * c.head_dim
-    row = c.num_attention_heads * c.head_dim * (6 * a + 6 * m) + 4 * width * (a + m)
-    blocks, ratio = c.indexer_budget // c.indexer_compress_ratio, c.indexer_compress_ratio
+    """All rows' queries, keys and values; and the larger of what rows that attend at a time need and verify rows."""
+    width, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    index = (c.indexer_n_heads + 1) * c.indexer_head_dim
+    row = width * (5 * a + 3 * m) + 4 * kv * a + 3 * index * m
+    ratio = c.indexer_compress_ratio
+    blocks = min(c.indexer_budget, limits.context) // ratio
     tile = max(0, min(TILE, limits.context // ratio - blocks))
-    scores = rows * ((2 * c.indexer_n_heads * m + 3 * m + 32) * tile + (3 * m + 32) * blocks) if tile else 0
-    masks = min(MASK_ELEMENTS + limits.context, rows * limits.context) * (m + 6)
-    chosen = limits.window * (c.indexer_budget + ratio) * width * 2 * (a + 2 * m)
-    best = max(scores, masks, chosen)
+    scores = (2 * c.indexer_n_heads * m + 3 * m + 32) * tile + (3 * m + 48) * blocks
+    masks = (m + 8) * min(limits.context, HISTORY_STAGE) + 32 * blocks + 6 * width * m
+    attending = min(limits.rows, ROWS_ATTENDING) * max(scores, masks)
+    chosen = limits.window * (c.indexer_budget + ratio) * (kv * 2 * (a + 2 * m) + 32)
     words = (
-        f"{rows} rows x {row:,} B, and {best:,} B, the largest of index scores ({tile} blocks a tile), "
-        f"masks of a tile and the tokens that verify rows chose"
+        f"{limits.rows} rows x {row:,} B, and {max(attending, chosen):,} B, the largest of index scores "
+        f"({tile} blocks a tile), masks and the tokens that verify rows chose"
     )
-    return rows * row + best, words
+    return limits.rows * row + max(attending, chosen), words

@@ -59,6 +59,20 @@ def colour(temporaries: Sequence[Temporary]) -> tuple[dict[str, int], int]:
     return {t.name: at for at, t in placed}, max((at + t.bytes for at, t in placed), default=0)
 
 
+def crossing(c: ModelConfig, a: int) -> list[Temporary]:
+    """What crosses operators of the reference route, for one row (`nextfit/model/buffers.py`).
+
+    The draft head's layer comes after what it was handed is gone, so the moments of a layer are before DRAFT only.
+    """
+    hidden, wide = c.hidden_size * a, c.hc_count * c.hidden_size * a
+    return [
+        Temporary("streams", wide, EMBED, DRAFT),
+        Temporary("hidden states handed to the draft", wide, DRAFT, DRAFT),
+        Temporary("block inputs", hidden, READ, HEAD),
+        Temporary("block outputs", hidden, DELTA_OUT, WRITE),
+    ]
+
+
 def temporaries(c: ModelConfig, ranks: int, a: int, draft: bool) -> Iterator[Temporary]:
     """What one row needs on one rank, with activations of `a` bytes.
 

@@ -35,6 +35,7 @@ OWNERS = (
     "graph pools",
     "modules and context",
     "communicator",
+    "alignment",
     "reserve",
 )
 HOST, PINNED, MAPPED = "host", "pinned", "mapped file"

@@ -136,7 +136,7 @@ class WeightSizes:
     table: int  # n-gram tables, which stay in their files
     table_row: int  # bytes of one row
     params: Mapping[str, int]  # component -> numbers
-    decoded: int  # numbers of the largest matrix that one product of the reference route decodes
+    decoded: int  # numbers of the largest packed matrix, which products of the reference route decode
 
     @property
     def expert_bytes(self) -> int:
@@ -163,7 +163,9 @@ class Weights:
         resident: Counter[str] = Counter()
         params: Counter[str] = Counter()
         experts: dict[str, Counter[str]] = {"routed experts": Counter(), DRAFT_EXPERTS: Counter()}
-        matrices: Counter[str] = Counter()  # numbers of each weight; of one expert where it has experts
+        matrices: Counter[str] = (
+            Counter()
+        )  # numbers of each packed weight; of one expert where it has experts
         table = table_row = 0
         for p in self.parts:
             name = component(p.name)
@@ -178,7 +180,8 @@ class Weights:
                 experts[name][p.name.split(".mlp.")[0]] += size // p.experts
             else:
                 resident[name] += size
-            if p.kind in (Kind.MATRIX, Kind.EXPERTS):
+            packed = any(FORMATS[r.format].kind != "float" for r in p.runs)
+            if p.kind in (Kind.MATRIX, Kind.EXPERTS) and packed:
                 matrices[p.slot] += p.rows * p.columns
         return WeightSizes(
             dict(resident),
@@ -188,7 +191,7 @@ class Weights:
             table,
             table_row,
             dict(params),
-            max(matrices.values()),
+            max(matrices.values(), default=0),
         )
 
 

@@ -1,6 +1,7 @@
 """The forward pass, written once over ragged rows."""
 
+from nextfit.model.buffers import Buffers, Take, new_buffers
 from nextfit.model.model import DraftHead, Model
 from nextfit.model.state import State, StateShape
 
-__all__ = ["DraftHead", "Model", "State", "StateShape"]
+__all__ = ["Buffers", "DraftHead", "Model", "State", "StateShape", "Take", "new_buffers"]

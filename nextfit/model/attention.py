@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nextfit.config import ModelConfig
+from nextfit.model.buffers import Buffers
 from nextfit.model.weights import Weights
 from nextfit.ops.batch import Batch
 from nextfit.ops.linear import linear
@@ -51,9 +52,10 @@ class SparseAttention:
             self.index_dim,
         ]
 
-    def __call__(self, u: Tensor, pages: KVPages, batch: Batch, angles: Angles) -> Tensor:
+    def __call__(self, u: Tensor, pages: KVPages, batch: Batch, angles: Angles, buffers: Buffers) -> Tensor:
         """Block input u [rows, hidden] -> output [rows, hidden]."""
-        q, k, v, index_q, raw = linear(u, self.in_proj, batch.decode_rows).split(self.sizes, dim=1)
+        n, space = batch.decode_rows, buffers.space
+        q, k, v, index_q, raw = linear(u, self.in_proj, n, space).split(self.sizes, dim=1)
         q, gate = q.unflatten(1, (self.heads, 2, self.head_dim)).unbind(2)
         q = rope(rms_norm(q, self.q_norm, self.eps), angles.rows)
         k = rope(rms_norm(k.unflatten(1, (self.kv_heads, -1)), self.k_norm, self.eps), angles.rows)
@@ -66,4 +68,4 @@ class SparseAttention:
         pages.write_blocks(batch, angles.closing, self.ratio, block_keys)
         y = attend(q, index_q, pages, batch, self.budget, self.ratio)
         y = (y * torch.sigmoid(gate)).flatten(1)
-        return linear(y, self.out_proj, batch.decode_rows)
+        return linear(y, self.out_proj, n, space, buffers.outputs)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nextfit.config import ModelConfig
+from nextfit.model.buffers import Buffers
 from nextfit.model.state import LinearState
 from nextfit.model.weights import Weights
 from nextfit.ops.batch import Batch
@@ -32,9 +33,10 @@ class DeltaNet:
         self.sizes = [2 * qk + v, v, nv, nv]
         self.qkv_sizes = [qk, qk, v]
 
-    def __call__(self, u: Tensor, state: LinearState, batch: Batch) -> Tensor:
+    def __call__(self, u: Tensor, state: LinearState, batch: Batch, buffers: Buffers) -> Tensor:
         """Block input u [rows, hidden] -> output [rows, hidden]."""
-        qkv, z, b, a = linear(u, self.in_proj, batch.decode_rows).split(self.sizes, dim=1)
+        n, space = batch.decode_rows, buffers.space
+        qkv, z, b, a = linear(u, self.in_proj, n, space).split(self.sizes, dim=1)
         mixed = F.silu(causal_conv(extend(state.conv, batch, qkv), self.taps))
         q, k, v = mixed.split(self.qkv_sizes, dim=1)
         q = l2_norm(q.unflatten(1, (self.keys, -1)), self.eps) * self.key_dim**-0.5
@@ -48,4 +50,4 @@ class DeltaNet:
         )
         z = z.unflatten(1, (-1, self.value_dim))
         y = gated_rms_norm(o.to(u.dtype), z, self.norm, self.eps, self.activation)
-        return linear(y.flatten(1), self.out_proj, batch.decode_rows)
+        return linear(y.flatten(1), self.out_proj, n, space, buffers.outputs)

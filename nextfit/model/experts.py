@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nextfit.config import ModelConfig
+from nextfit.model.buffers import Buffers
 from nextfit.model.weights import Weights
 from nextfit.ops import experts
 from nextfit.ops.batch import Batch
@@ -21,10 +22,11 @@ class Experts:
         self.top_k, self.normalise = c.num_experts_per_tok, c.norm_topk_prob
         self.sizes = [c.num_experts, 1, 2 * c.shared_expert_intermediate_size]
 
-    def __call__(self, u: Tensor, batch: Batch) -> Tensor:
+    def __call__(self, u: Tensor, batch: Batch, buffers: Buffers) -> Tensor:
         """Block input u [rows, hidden] -> output [rows, hidden]."""
-        router, gate, shared = linear(u, self.in_proj, batch.decode_rows).split(self.sizes, dim=1)
+        n, space = batch.decode_rows, buffers.space
+        router, gate, shared = linear(u, self.in_proj, n, space).split(self.sizes, dim=1)
         ids, weights = experts.route(router, self.top_k, self.normalise)
-        y = experts.mixture(u, ids, weights, self.gate_up, self.down, batch)
-        s = linear(experts.gated_mlp(shared), self.shared_down, batch.decode_rows)
-        return y.to(u.dtype) + torch.sigmoid(gate) * s
+        y = experts.mixture(u, ids, weights, self.gate_up, self.down, batch, space)
+        s = linear(experts.gated_mlp(shared), self.shared_down, n, space)
+        return torch.add(y.to(u.dtype), s.mul_(torch.sigmoid(gate)), out=buffers.outputs)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from nextfit.config import ModelConfig
 from nextfit.model.attention import Angles, SparseAttention
+from nextfit.model.buffers import Buffers
 from nextfit.model.delta_net import DeltaNet
 from nextfit.model.experts import Experts
 from nextfit.model.hyper import HyperConnection
@@ -27,15 +26,16 @@ class Layer:
         )
         self.experts = Experts(c, w.below("mlp."))
 
-    def __call__(self, x: Tensor, state: KVPages | LinearState, batch: Batch, angles: Angles) -> Tensor:
-        """Streams x [rows, streams * hidden] -> the streams after this layer."""
-        u, inject = self.attn_hyper.read(x, batch.decode_rows)
+    def __call__(self, buffers: Buffers, state: KVPages | LinearState, batch: Batch, angles: Angles) -> None:
+        """Advance the streams of the batch's rows by this layer."""
+        x = buffers.streams
+        u, inject = self.attn_hyper.read(x, batch.decode_rows, buffers)
         if isinstance(self.mixer, DeltaNet):
             assert isinstance(state, LinearState)
-            y = self.mixer(u, state, batch)
+            y = self.mixer(u, state, batch, buffers)
         else:
             assert isinstance(state, KVPages)
-            y = self.mixer(u, state, batch, angles)
-        x = hyper.write(x, y, inject)
-        u, inject = self.mlp_hyper.read(x, batch.decode_rows)
-        return hyper.write(x, self.experts(u, batch), inject)
+            y = self.mixer(u, state, batch, angles, buffers)
+        hyper.write(x, y, inject)
+        u, inject = self.mlp_hyper.read(x, batch.decode_rows, buffers)
+        hyper.write(x, self.experts(u, batch, buffers), inject)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nextfit.checkpoint.packed import gather_rows
+from nextfit.checkpoint.packed import Weight, gather_rows
 from nextfit.config import ModelConfig
 from nextfit.model.attention import Angles
+from nextfit.model.buffers import Buffers, Take
 from nextfit.model.hyper import HyperConnection
 from nextfit.model.layer import Layer
 from nextfit.model.ngram import NgramLayer
@@ -46,28 +47,35 @@ class Model:
     def device(self) -> torch.device:
         return self.mixer.gain.device
 
-    def new_state(self, shape: StateShape) -> State:
-        return State(self.config, shape, self.dtype, self.device)
+    def new_state(self, shape: StateShape, take: Take | None = None) -> State:
+        """`take` gives the memory; left out, every tensor has its own."""
+        return State(self.config, shape, self.dtype, take or self.take)
+
+    def take(self, owner: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Zeros in memory of their own."""
+        return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[rows] int64 -> [rows, hidden]."""
         return gather_rows(self.embedding, tokens, self.dtype)
 
-    def forward(self, batch: Batch, state: State) -> Tensor:
-        """Run the rows of `batch` and advance `state`; returns the streams [rows, streams * hidden]."""
-        x = self.embed(batch.tokens).repeat(1, self.config.hc_count)
+    def forward(self, batch: Batch, state: State, buffers: Buffers) -> Tensor:
+        """Run the rows of `batch` and advance `state`; returns the streams [rows, streams * hidden], in `buffers`."""
+        buffers = buffers.first(len(batch.tokens))
+        x = buffers.streams
+        x.unflatten(1, (self.config.hc_count, -1)).copy_(self.embed(batch.tokens)[:, None])
         angles = Angles.of(self.config, batch, self.dtype)
         tokens = extend(state.tokens, batch, batch.tokens[:, None])
         for i, layer in enumerate(self.layers):
             if i in self.ngram:
-                x = self.ngram[i](x, tokens, state.ngram[i], batch)
-            x = layer(x, state.layers[i], batch, angles)
+                self.ngram[i](buffers, tokens, state.ngram[i], batch)
+            layer(buffers, state.layers[i], batch, angles)
         remember(state.streams, batch, x)
         return x
 
-    def logits(self, x: Tensor, decode_rows: int) -> Tensor:
-        """Streams [n, streams * hidden] -> logits [n, vocabulary]; the first `decode_rows` are decode rows."""
-        return linear(self.mixer.read(x, decode_rows)[0], self.head, decode_rows)
+    def logits(self, x: Tensor, decode_rows: int, buffers: Buffers) -> Tensor:
+        """Streams [n, streams * hidden] -> logits [n, vocabulary], in `buffers`; `decode_rows` of them come first."""
+        return _logits(self.mixer, self.head, x, decode_rows, buffers)
 
 
 class DraftHead:
@@ -81,21 +89,30 @@ class DraftHead:
         self.layer = Layer(c, w.below("layers.0."), linear=False)
         self.mixer = HyperConnection(c, w.below("mixer."))
 
-    def forward(self, x: Tensor, batch: Batch, state: State) -> Tensor:
-        """Streams x [rows, streams * hidden] of rows p with `batch.tokens` = token p + 1 at position p.
+    def forward(self, batch: Batch, state: State, buffers: Buffers) -> Tensor:
+        """Rows p of which `buffers.handed` has the streams, with `batch.tokens` = token p + 1 at position p.
 
-        Returns the head's own streams: input of the next recursion, and of `logits`.
+        Returns the head's own streams [rows, streams * hidden], in `buffers`: input of the next recursion, and
+        of `logits`.
         """
-        c = self.trunk.config
+        c, n = self.trunk.config, batch.decode_rows
+        buffers = buffers.first(len(batch.tokens))
+        x, z = buffers.handed[: len(batch.tokens)], buffers.streams
         assert state.draft is not None
         e = rms_norm(self.trunk.embed(batch.tokens), self.norm_embedding, c.rms_norm_eps)
-        e = linear(e, self.fc_embedding, batch.decode_rows)
-        n = rms_norm(x, self.norm_hidden, c.rms_norm_eps)  # one norm over all streams, not one a stream
-        n = n.view(-1, c.hidden_size)  # a row's streams stay together, so decode rows still come first
-        h = linear(n, self.fc_hidden, batch.decode_rows * c.hc_count).unflatten(0, (-1, c.hc_count))
-        z = (h + e[:, None]).flatten(1)
-        return self.layer(z, state.draft, batch, Angles.of(c, batch, self.trunk.dtype))
+        e = linear(e, self.fc_embedding, n, buffers.space)
+        h = rms_norm(x, self.norm_hidden, c.rms_norm_eps)  # one norm over all streams, not one a stream
+        h = h.view(-1, c.hidden_size)  # a row's streams stay together, so decode rows still come first
+        linear(h, self.fc_hidden, n * c.hc_count, buffers.space, z.view(-1, c.hidden_size))
+        z.unflatten(1, (c.hc_count, -1)).add_(e[:, None])
+        self.layer(buffers, state.draft, batch, Angles.of(c, batch, self.trunk.dtype))
+        return z
 
-    def logits(self, z: Tensor, decode_rows: int) -> Tensor:
+    def logits(self, z: Tensor, decode_rows: int, buffers: Buffers) -> Tensor:
         """Logits for the token after next, [n, vocabulary], from the head's streams [n, streams * hidden]."""
-        return linear(self.mixer.read(z, decode_rows)[0], self.trunk.head, decode_rows)
+        return _logits(self.mixer, self.trunk.head, z, decode_rows, buffers)
+
+
+def _logits(mixer: HyperConnection, head: Weight, x: Tensor, decode_rows: int, buffers: Buffers) -> Tensor:
+    u, _ = mixer.read(x, decode_rows, buffers)
+    return linear(u, head, decode_rows, buffers.space, buffers.logits[: len(x)])

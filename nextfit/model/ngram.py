@@ -8,6 +8,7 @@ from torch import Tensor
 from nextfit.checkpoint.ngram_hash import ngram_hash
 from nextfit.checkpoint.packed import gather_rows
 from nextfit.config import ModelConfig
+from nextfit.model.buffers import Buffers
 from nextfit.model.weights import Weights
 from nextfit.ops import ngram
 from nextfit.ops.batch import Batch
@@ -26,14 +27,19 @@ class NgramLayer:
         self.norm_conv, self.taps = w.vector("norm_conv"), w.vector("conv")
         self.streams, self.hidden, self.eps = c.hc_count, c.hidden_size, c.rms_norm_eps
 
-    def __call__(self, x: Tensor, tokens: Extended, history: History, batch: Batch) -> Tensor:
-        """x [rows, streams * hidden] at the start of the layer -> the same with the embedding added."""
+    def __call__(self, buffers: Buffers, tokens: Extended, history: History, batch: Batch) -> None:
+        """Add the embedding to the streams at the start of the layer."""
+        gated = self._gated(buffers, tokens, batch.decode_rows)
+        inputs = extend(history, batch, rms_norm(gated, self.norm_conv, self.eps, self.streams))
+        buffers.streams.add_(gated.add_(F.silu(causal_conv(inputs, self.taps, self.dilation))))
+
+    def _gated(self, buffers: Buffers, tokens: Extended, decode_rows: int) -> Tensor:
+        x, hidden = buffers.streams, self.hidden
         rows = ngram.row_ids(tokens, self.constants, self.eos)
         e = gather_rows(self.table, rows, x.dtype).flatten(1)
-        key, value = linear(e, self.key_value, batch.decode_rows).split([x.shape[1], self.hidden], dim=1)
-        streams = (self.streams, self.hidden)
+        both = linear(e, self.key_value, decode_rows, buffers.space)
+        key, value = both.split([x.shape[1], hidden], dim=1)
+        streams = (self.streams, hidden)
         key = rms_norm(key, self.norm_key, self.eps, self.streams).unflatten(1, streams)
         query = rms_norm(x, self.norm_query, self.eps, self.streams).unflatten(1, streams)
-        gated = ngram.gate(key, query, value).flatten(1)
-        inputs = extend(history, batch, rms_norm(gated, self.norm_conv, self.eps, self.streams))
-        return x + (gated + F.silu(causal_conv(inputs, self.taps, self.dilation)))
+        return ngram.gate(key, query, value).flatten(1)

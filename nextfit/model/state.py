@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nextfit.config import ModelConfig
+from nextfit.model.buffers import Take
 from nextfit.ops.delta_net import DeltaState, replayed
 from nextfit.ops.history import History, commit
 from nextfit.ops.precision import wide
@@ -34,9 +35,9 @@ class LinearState:
 class State:
     """Per-layer states of the trunk (`layers`), of n-gram layers (`ngram`), of the draft head, and token ids."""
 
-    def __init__(self, c: ModelConfig, shape: StateShape, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, c: ModelConfig, shape: StateShape, dtype: torch.dtype, take: Take) -> None:
         self.shape = shape
-        self._dtype, self.device = dtype, device
+        self._dtype, self._take = dtype, take
         self.layers: list[KVPages | LinearState] = [
             self._linear(c) if kind == "linear_attention" else self._attention(c, shift=0)
             for kind in c.layer_types
@@ -47,6 +48,10 @@ class State:
         # of the last row: a request that resumes after it gives it to the draft head with its own next token
         self.streams = self._history(1, c.hc_count * c.hidden_size, dtype)
         self.draft = self._attention(c, shift=1) if c.mtp_num_hidden_layers else None
+
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.tail.device
 
     def copy_slots(self, sources: Tensor, targets: Tensor) -> None:
         """Copy all that recurrent slots hold, [n] int64 each; pages are not part of it."""
@@ -86,23 +91,21 @@ class State:
         convs = [s.conv for s in self.layers if isinstance(s, LinearState)]
         return [*convs, *self.ngram.values(), self.tokens, self.streams]
 
-    def _zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=self.device)
-
     def _history(self, reach: int, channels: int, dtype: torch.dtype, initial: int = 0) -> History:
         s = self.shape
-        tail = self._zeros(s.slots, reach, channels, dtype=dtype)
-        return History(tail, self._zeros(s.slots, s.window, channels, dtype=dtype), initial)
+        tail = self._take("recurrent slots", (s.slots, reach, channels), dtype)
+        return History(tail, self._take("commit logs", (s.slots, s.window, channels), dtype), initial)
 
     def _attention(self, c: ModelConfig, shift: int) -> KVPages:
-        s = self.shape
+        s, dtype = self.shape, self._dtype
         kv = (s.pages, s.page_size, c.num_key_value_heads, c.head_dim)
         blocks = (s.pages, s.page_size // c.indexer_compress_ratio, c.indexer_head_dim)
+        pages, index = ("draft", "draft") if shift else ("K/V pages", "index keys")
         return KVPages(
-            self._zeros(*kv, dtype=self._dtype),
-            self._zeros(*kv, dtype=self._dtype),
-            self._zeros(*blocks, dtype=self._dtype),
-            self._zeros(s.slots, RING, c.indexer_head_dim, dtype=self._dtype),
+            self._take(pages, kv, dtype),
+            self._take(pages, kv, dtype),
+            self._take(index, blocks, dtype),
+            self._take("recurrent slots", (s.slots, RING, c.indexer_head_dim), dtype),
             shift,
         )
 
@@ -111,10 +114,10 @@ class State:
         heads, dk, dv = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
         channels = 2 * c.linear_num_key_heads * dk + heads * dv
         delta = DeltaState(
-            self._zeros(s.slots, heads, dk, dv, dtype=w),
-            self._zeros(s.slots, s.window, heads, dk, dtype=w),
-            self._zeros(s.slots, s.window, heads, dv, dtype=w),
-            self._zeros(s.slots, s.window, heads, dtype=w),
-            self._zeros(s.slots, s.window, heads, dtype=w),
+            self._take("recurrent slots", (s.slots, heads, dk, dv), w),
+            self._take("commit logs", (s.slots, s.window, heads, dk), w),
+            self._take("commit logs", (s.slots, s.window, heads, dv), w),
+            self._take("commit logs", (s.slots, s.window, heads), w),
+            self._take("commit logs", (s.slots, s.window, heads), w),
         )
         return LinearState(self._history(c.linear_conv_kernel_dim - 1, channels, self._dtype), delta)

@@ -65,8 +65,8 @@ class Batch:
         return torch.tensor([p == 0 for p in self.firsts], device=self.tokens.device)
 
     @cached_property
-    def slot_index(self) -> Tensor | slice:
-        """`slots`, as a slice where they are consecutive: indexing with it then needs no copy."""
-        slots = self.slots.tolist()
+    def decode_slots(self) -> Tensor | slice:
+        """Slots of the decode sequences, as a slice where they are consecutive: indexing with it needs no copy."""
+        slots = self.slots[: self.decode_sequences].tolist()
         consecutive = slots == list(range(slots[0], slots[0] + len(slots)))
-        return slice(slots[0], slots[0] + len(slots)) if consecutive else self.slots
+        return slice(slots[0], slots[0] + len(slots)) if consecutive else self.slots[: len(slots)]

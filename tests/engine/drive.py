@@ -180,7 +180,7 @@ def draft_history(e: Engine, s: Sequence) -> list[Tensor]:
     """Keys, values and block keys of the draft head over the computed tokens of `s`."""
     pages, table = e.state.draft, torch.tensor(s.pages)
     assert pages is not None
-    return [*pages.tokens(table, s.computed), pages.blocks(table, s.computed // 4)]
+    return [*pages.tokens(table, 0, s.computed), pages.blocks(table, 0, s.computed // 4)]
 
 
 def running(e: Engine, request_id: str) -> Sequence:

@@ -13,7 +13,7 @@ from nextfit.engine.engine import Engine
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request
 from nextfit.llm import LLM
-from nextfit.model import Model, State
+from nextfit.model import Buffers, Model, State
 from nextfit.ops.batch import Batch
 from tests.engine.drive import tiny_model
 
@@ -26,10 +26,10 @@ def prefills(monkeypatch: pytest.MonkeyPatch) -> Rows:
     found: Rows = []
     plain = Model.forward
 
-    def forward(self: Model, batch: Batch, state: State) -> Tensor:
+    def forward(self: Model, batch: Batch, state: State, buffers: Buffers) -> Tensor:
         d = batch.decode_sequences
         found.extend(zip(batch.firsts[d:], batch.lengths[d:], strict=True))
-        return plain(self, batch, state)
+        return plain(self, batch, state, buffers)
 
     monkeypatch.setattr(Model, "forward", forward)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,21 @@ from nextfit.checkpoint import open_checkpoint
 from nextfit.checkpoint.load import load_weights
 from nextfit.checkpoint.packed import Packed, Stack
 from nextfit.engine.config import EngineConfig
-from nextfit.engine.engine import Engine, state_shape
+from nextfit.engine.engine import Engine, plan_limits
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Request
 from nextfit.llm import load_model
+from nextfit.memory.arena import IN_SLOTS
 from nextfit.memory.hardware import Hardware
 from nextfit.memory.plan import Limits, plan
 from nextfit.memory.plan_engine import state
 from nextfit.memory.plan_weights import from_checkpoint, from_format
-from nextfit.model.state import State
+from nextfit.model.state import State, StateShape
 from nextfit.models import default_path
 from tests.support.gguf_writer import write_gguf
 from tests.support.random_model import random_parts, small_config
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-STATE = ("K/V pages", "index keys", "recurrent slots", "commit logs")
 
 
 def storages(value: Any) -> dict[int, int]:
@@ -69,16 +70,21 @@ def storages(value: Any) -> dict[int, int]:
 def test_state_to_the_byte(changes: dict[str, Any], limits: dict[str, Any], dtype: str) -> None:
     c = small_config(**changes)
     lim = Limits(**limits, dtype=dtype)
-    engine = EngineConfig(**limits)
-    shape = state_shape(engine)
-    real = State(c, shape, getattr(torch, dtype), torch.device("cpu"))
+    assert lim == plan_limits(EngineConfig(**limits), getattr(torch, dtype))
+    slots = lim.sequences + lim.snapshots + 1
+    shape = StateShape(slots, lim.pages() + 1, lim.page_size, lim.window)
+    own: dict[str, list[Tensor]] = defaultdict(list)
+
+    def take(owner: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        own[owner].append(torch.zeros(shape, dtype=dtype))
+        return own[owner][-1]
+
+    real = State(c, shape, getattr(torch, dtype), take)
     assert sum(b.bytes for b in state(c, lim)) == sum(storages(real).values())
-    drafts = sum(b.bytes for b in state(c, lim) if b.owner == "draft")
-    if real.draft is None:
-        assert not drafts
-    else:
-        kept = real.draft.ring[: lim.snapshots].nbytes  # is the snapshot pool's
-        assert drafts + kept == sum(storages(real.draft).values())
+    planned = {o: sum(b.bytes for b in state(c, lim) if b.owner == o) for o in (*own, "snapshot pool")}
+    for owner in own:
+        used = slice(lim.sequences + 1) if owner in IN_SLOTS else slice(None)
+        assert planned[owner] == sum(t[used].nbytes for t in own[owner]), owner
 
 
 @pytest.mark.parametrize("sequences", [1, 2, 7, 100])
@@ -180,14 +186,15 @@ def test_the_measure_sees_temporaries() -> None:
         ({"context": 700, "sequences": 4, "draft": 4, "prefill_chunk": 256}, [64, 70, 100, 300], "bfloat16"),
         ({"context": 700, "sequences": 4, "draft": 1, "prefill_chunk": 256}, [600], "float32"),
         ({"context": 1500, "sequences": 2, "draft": 0, "prefill_chunk": 128}, [1400, 90], "float32"),
+        ({"context": 90000, "sequences": 8, "draft": 8, "prefill_chunk": 2048}, [2100], "bfloat16"),
     ],
 )
 def test_temporaries_stay_below_their_bound(limits: dict[str, Any], prompts: list[int], dtype: str) -> None:
-    """And the bound is worth something: not ten times what is used."""
+    """And the bound is worth something: not three times what is used."""
     checkpoint = open_checkpoint(default_path())
     weights = from_checkpoint(checkpoint)
     found = plan(checkpoint.config, weights, Hardware((), 1 << 40), Limits(**limits, dtype=dtype)).buffers
-    owners = ("scratch", "history stage", "logits and sampler", "page tables")
+    owners = ("scratch", "history stage")
     bound = sum(b.bytes for b in found if b.owner in owners)
     model = load_model(checkpoint, dtype, "cpu", limits["draft"] > 0)
     engine = Engine(model, EngineConfig(**limits), ())
@@ -197,7 +204,8 @@ def test_temporaries_stay_below_their_bound(limits: dict[str, Any], prompts: lis
     with torch.no_grad(), Peak() as peak:
         while engine.has_work():
             engine.step()
-    assert peak.peak <= bound < 10 * peak.peak, (peak.peak, bound)
+    print(peak.peak, bound)
+    assert peak.peak <= bound < 3 * peak.peak, (peak.peak, bound)
 
 
 def test_formats_agree_with_files() -> None:

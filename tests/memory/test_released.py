@@ -120,8 +120,8 @@ def test_state_of_the_engine() -> None:
     assert slot("n-gram convolution") == 184_320
     assert slot("token history") == 16
     # keys of open blocks: the spec counts rings of 4 (12,288 B), the engine keeps 32 to rewind in
-    assert slot("raw index keys") == 8 * 12_288
-    assert slot("raw index keys", owner="draft") == 8 * 1024
+    assert slot("trunk: raw index keys") == 8 * 12_288
+    assert slot("draft head: raw index keys") == 8 * 1024
 
 
 def test_what_a_token_takes() -> None:

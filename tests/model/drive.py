@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nextfit.model import Model, StateShape
+from nextfit.memory.plan_engine import widened_numbers
+from nextfit.model import Model, StateShape, new_buffers
 from nextfit.ops.batch import Batch
 
 
@@ -38,6 +39,11 @@ class Session:
         self.model, self.page_size = model, page_size
         self.width = -(-(capacity + 1) // page_size)
         self.state = model.new_state(StateShape(slots + 1, slots * self.width + 1, page_size, window))
+        rows = slots * (capacity + window)
+        space = 8 * widened_numbers(model.config)
+        self.buffers = new_buffers(
+            model.config, model.dtype, rows, rows, (slots, self.width), space, model.take
+        )
 
     def line(self, slot: int = 1) -> Line:
         """A new sequence in `slot` (1, 2, ...), its pages in falling order."""
@@ -63,7 +69,7 @@ class Session:
     def step(self, rows: Sequence[Rows], accepted: Sequence[int] | None = None) -> list[Tensor]:
         """Streams of each entry, [its rows, streams * hidden]; `accepted` rows of a decode entry count."""
         batch = self.batch(rows, [r.line.computed for r in rows])
-        streams = self.model.forward(batch, self.state)
+        streams = self.model.forward(batch, self.state, self.buffers).clone()
         for i, r in enumerate(rows):
             count = len(r.tokens) if accepted is None or not r.decode else accepted[i]
             r.line.computed += count
@@ -73,7 +79,16 @@ class Session:
     def draft(self, rows: Sequence[Rows], streams: Tensor, firsts: Sequence[int]) -> Tensor:
         """The draft head over rows at `firsts`; `rows` hold the tokens one position later."""
         assert self.model.draft is not None
-        return self.model.draft.forward(streams, self.batch(rows, firsts), self.state)
+        self.buffers.handed[: len(streams)] = streams
+        return self.model.draft.forward(self.batch(rows, firsts), self.state, self.buffers).clone()
+
+    def logits(self, streams: Tensor, decode_rows: int = 0) -> Tensor:
+        """Of the trunk."""
+        return self.model.logits(streams, decode_rows, self.buffers).clone()
+
+    def draft_logits(self, streams: Tensor, decode_rows: int = 0) -> Tensor:
+        assert self.model.draft is not None
+        return self.model.draft.logits(streams, decode_rows, self.buffers).clone()
 
 
 def cuts(n: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -95,7 +110,7 @@ def trunk_logits(
     line, out = session.line(), []
     for a, b in cuts(len(ids), sizes):
         (streams,) = session.step([Rows(line, ids[a:b], decode)])
-        out.append(model.logits(streams, b - a if decode else 0))
+        out.append(session.logits(streams, b - a if decode else 0))
     return torch.cat(out)
 
 

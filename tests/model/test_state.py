@@ -47,8 +47,8 @@ def left_behind(session: Session, line: Line) -> dict[str, Tensor]:
             out[f"matrix {i}"] = layer.delta.matrix[line.slot]
         else:
             assert isinstance(layer, KVPages)
-            out[f"keys {i}"], out[f"values {i}"] = layer.tokens(table, n)
-            out[f"blocks {i}"] = layer.blocks(table, n // ratio)
+            out[f"keys {i}"], out[f"values {i}"] = layer.tokens(table, 0, n)
+            out[f"blocks {i}"] = layer.blocks(table, 0, n // ratio)
             ring = torch.arange(n // ratio * ratio, n) % layer.ring.shape[1]
             out[f"open block {i}"] = layer.ring[line.slot, ring]
     return out
@@ -69,7 +69,7 @@ def prefill(m: Model, ids: list[int], sizes: list[int]) -> tuple[Session, Line, 
     x = torch.empty(0)
     for a, b in cuts(len(ids), sizes):
         (x,) = session.step([Rows(line, ids[a:b])])
-    return session, line, m.logits(x[-1:], 0)
+    return session, line, session.logits(x[-1:])
 
 
 @pytest.mark.parametrize("n", [1, 3, 63, 64, 65, 127, 128, 129, 257])
@@ -97,7 +97,7 @@ def test_prompts_side_by_side(lengths: list[int]) -> None:
     streams = session.step([Rows(line, ids) for line, ids in zip(lines, prompts, strict=True)])
     for line, ids, x in zip(lines, prompts, streams, strict=True):
         alone, alone_line, logits = prefill(m, ids, [len(ids)])
-        assert torch.allclose(m.logits(x[-1:], 0), logits, atol=1e-11)
+        assert torch.allclose(session.logits(x[-1:]), logits, atol=1e-11)
         assert_equal(left_behind(session, line), left_behind(alone, alone_line))
 
 

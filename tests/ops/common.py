@@ -8,6 +8,7 @@ import torch
 
 from nextfit.ops.batch import Batch
 
+SPACE = torch.empty(1 << 20, dtype=torch.uint8)  # for widened weights
 ROWS = [1, 5, 31, 32, 33, 63, 64, 65]  # around every size at which a kernel may change its mind
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nextfit.checkpoint.packed import Packed, Stack, Weight, decode
 from nextfit.ops import experts
-from tests.ops.common import ROWS, batch, generator
+from tests.ops.common import ROWS, SPACE, batch, generator
 from tests.support.packing import random_blocks
 
 HIDDEN, WIDTH = 6, 4
@@ -27,7 +27,7 @@ def naive(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
 def mixture(
     x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, decode: int = 0
 ) -> Tensor:
-    return experts.mixture(x, ids, weights, gate_up, down, batch([1] * len(x), decode=decode))
+    return experts.mixture(x, ids, weights, gate_up, down, batch([1] * len(x), decode=decode), SPACE)
 
 
 @pytest.mark.parametrize("count", [255, 256, 257, 300, 512, 513])

@@ -15,7 +15,7 @@ from nextfit.ops.history import History, extend
 from nextfit.ops.linear import linear
 from nextfit.ops.norm import gated_rms_norm, l2_norm, rms_norm
 from nextfit.ops.rope import rope, rope_table
-from tests.ops.common import ROWS, batch, generator
+from tests.ops.common import ROWS, SPACE, batch, generator
 from tests.support.packing import random_blocks
 from tests.support.random_model import small_config
 
@@ -167,7 +167,8 @@ def test_hyper(rows: int, inject: bool) -> None:
     x, gain = torch.randn(rows, wide, generator=g).double(), torch.rand(wide, generator=g).double() + 0.5
     down = torch.randn(rank + streams * inject, wide, generator=g).double()
     up = torch.randn(wide, rank, generator=g).double()
-    u, factors = hyper.read(x, gain, down, up, rank, streams, EPS, rows // 2)
+    u = torch.full((rows, hidden), torch.nan, dtype=torch.float64)
+    factors = hyper.read(x, gain, down, up, rank, streams, EPS, rows // 2, SPACE, u)
     y = torch.randn(rows, hidden, generator=g).double()
     assert factors.shape == (rows, streams * inject)
     for row in range(rows):
@@ -178,7 +179,8 @@ def test_hyper(rows: int, inject: bool) -> None:
         assert torch.allclose(u[row], sum(gated.split(hidden)) / streams, atol=1e-12)
         assert close(factors[row], [2 * sigmoid(v) for v in low[rank:]])
     if inject:
-        z = hyper.write(x, y, factors)
+        z = x.clone()
+        hyper.write(z, y, factors)
         for s in range(streams):
             part = slice(s * hidden, (s + 1) * hidden)
             assert torch.allclose(z[:, part], x[:, part] + factors[:, s, None] * y, atol=1e-12)
@@ -195,7 +197,9 @@ def test_linear(rows: int, dtype: torch.dtype) -> None:
     for weight in (plain, packed, Stack((plain, packed, plain))):
         wanted = x.double() @ decode(weight, torch.float32).double().T
         for decode_rows in {0, rows // 2, rows}:
-            y = linear(x, weight, decode_rows)
+            out = torch.full(wanted.shape, torch.nan, dtype=dtype)
+            y = linear(x, weight, decode_rows, SPACE, out)
+            assert y is out and torch.equal(y, linear(x, weight, decode_rows, SPACE))
             assert y.dtype == dtype and y.shape == wanted.shape
             bound = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 2e-2}[dtype]
             assert torch.allclose(y.double(), wanted, rtol=bound, atol=bound * 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -27,6 +28,10 @@ def naive_blocks(query: Tensor, keys: Tensor, visible: int, k: int) -> list[int]
     return sorted(sorted(range(visible), key=lambda b: (-scores[b], b))[:k])
 
 
+def between(keys: Tensor) -> Callable[[int, int], Tensor]:
+    return lambda first, end: keys[first:end]
+
+
 @pytest.mark.parametrize("tile", [1, 3, 8, 1024])
 @pytest.mark.parametrize("extra", [0, 1, 7, 8, 9, 15, 16, 17])
 def test_best_blocks(tile: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +43,7 @@ def test_best_blocks(tile: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> 
         query = torch.randn(rows, INDEX_HEADS, INDEX_DIM, generator=g, dtype=torch.float64)
         visible = torch.randint(k, k + extra + 1, (rows,), generator=g)
         visible[-1] = k + extra
-        got = best_blocks(query, keys, visible, k)
+        got = best_blocks(query, between(keys), visible, k)
         wanted = [naive_blocks(q, keys, int(v), k) for q, v in zip(query, visible, strict=True)]
         assert got.tolist() == wanted
 
@@ -50,9 +55,9 @@ def test_equal_scores(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     visible = torch.tensor([20, 7, 3])
     keys = torch.full((20, INDEX_DIM), -1.0)
     query = torch.ones(3, INDEX_HEADS, INDEX_DIM)
-    assert best_blocks(query, keys, visible, 3).tolist() == [[0, 1, 2]] * 3
+    assert best_blocks(query, between(keys), visible, 3).tolist() == [[0, 1, 2]] * 3
     keys[[5, 11, 19]] = 1.0
-    assert best_blocks(query, keys, visible, 3).tolist() == [[5, 11, 19], [0, 1, 5], [0, 1, 2]]
+    assert best_blocks(query, between(keys), visible, 3).tolist() == [[5, 11, 19], [0, 1, 5], [0, 1, 2]]
 
 
 def test_best_blocks_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +70,7 @@ def test_best_blocks_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(index_module, "top_k_ascending", spy)
     monkeypatch.setattr(index_module, "TILE", 16)
-    best_blocks(torch.ones(2, 1, 3), torch.randn(1000, 3), torch.tensor([1000, 990]), 8)
+    best_blocks(torch.ones(2, 1, 3), between(torch.randn(1000, 3)), torch.tensor([1000, 990]), 8)
     assert max(widths) <= 8 + 16 and len(widths) == 62
 
 
@@ -146,13 +151,10 @@ class Cache:
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("page_size", [4, 16])
 @pytest.mark.parametrize("decode", [0, 2, 4])
-@pytest.mark.parametrize("small_mask", [False, True])
-def test_attend(
-    shift: int, page_size: int, decode: int, small_mask: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Gathered and masked rows, below, at and beyond the budget, in one ragged step."""
-    if small_mask:
-        monkeypatch.setattr(reference_module, "MASK_ELEMENTS", 100)
+@pytest.mark.parametrize("stage", [4, 20, 1024])
+def test_attend(shift: int, page_size: int, decode: int, stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathered and streamed rows, below, at and beyond the budget, in one ragged step."""
+    monkeypatch.setattr(reference_module, "STAGE", stage)
     budget, rows = 16, [5, 1, 9, 23]
     cache = Cache([70, 20, 9, 33], page_size, shift, seed=decode)
     firsts = [n - r for n, r in zip(cache.lengths, rows, strict=True)]
@@ -180,14 +182,32 @@ def test_attend_row_counts(n: int, decode: int) -> None:
         assert torch.allclose(got[row], wanted, atol=1e-12)
 
 
+def test_both_ways_to_attend_to_a_part() -> None:
+    """A row that sees nothing of the part has an output of zeros and no weight in either."""
+    g = generator(0)
+    q, k, v = (torch.randn(2, 3, n, 8, generator=g, dtype=torch.float64) for n in (5, 7, 7))
+    mask = torch.rand(5, 7, generator=g) < 0.5
+    mask[:, 0], mask[3] = True, False
+    out, total = reference_module._part(q, k, v, mask)
+    bias = torch.zeros(5, 7, dtype=torch.float64).masked_fill(~mask, -torch.inf)
+    plain, plain_total = reference_module._plain(q, k, v, bias)
+    assert torch.allclose(out, plain, atol=1e-12) and not plain[:, :, 3].any()
+    seen = [0, 1, 2, 4]
+    assert torch.allclose(total[..., seen], plain_total[..., seen], atol=1e-12)
+    assert (total[..., 3] < -1e300).all() and total.isfinite().all()
+
+
 def test_a_page_with_shift_holds_only_its_own_tokens() -> None:
     """Rows of a draft cache begin in slot 1; its first slots belong to nobody."""
     cache = Cache([15], 16, 1, seed=0)
     first = cache.pages.key[cache.table[0, 0]]
     assert first[0].isnan().all() and not first[1:].isnan().any()
-    key, value = cache.pages.tokens(cache.table[0], 15)
+    key, value = cache.pages.tokens(cache.table[0], 0, 15)
     assert torch.equal(key, cache.key) and torch.equal(value, cache.value)
+    key, value = cache.pages.tokens(cache.table[0], 4, 9)
+    assert torch.equal(key, cache.key[4:9]) and torch.equal(value, cache.value[4:9])
     some = torch.tensor([[0, 14], [3, 3]])
     key, value = cache.pages.gather(cache.table[0], some)
     assert torch.equal(key, cache.key[some]) and torch.equal(value, cache.value[some])
-    assert torch.equal(cache.pages.blocks(cache.table[0], 3), cache.blocks[0])
+    assert torch.equal(cache.pages.blocks(cache.table[0], 0, 3), cache.blocks[0])
+    assert torch.equal(cache.pages.blocks(cache.table[0], 1, 3), cache.blocks[0][1:])

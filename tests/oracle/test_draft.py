@@ -37,7 +37,7 @@ def drafted(
         known = ids[a + 1 : b + 1]
         if known:
             z = session.draft([Rows(line, known, decode)], streams[: len(known)], [a])
-            rows.append(model.draft.logits(z, len(known) if decode else 0))
+            rows.append(session.draft_logits(z, len(known) if decode else 0))
     logits = torch.cat(rows)
     return logits, recursive(session, line, z[-1:], logits[-1:], n - 1)
 
@@ -47,7 +47,7 @@ def recursive(session: Session, line: Line, z: Tensor, logits: Tensor, first: in
     out = []
     for i in range(STEPS):
         z = session.draft([Rows(line, [int(logits[0].argmax())], True)], z, [first + i])
-        logits = session.model.draft.logits(z, 1)
+        logits = session.draft_logits(z, 1)
         out.append(logits[0])
     return torch.stack(out)
 

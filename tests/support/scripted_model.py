@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from nextfit.engine.config import EngineConfig
-from nextfit.engine.engine import Engine
+from nextfit.engine.engine import Engine, plan_limits
 from nextfit.engine.request import Request
-from nextfit.model import StateShape
+from nextfit.memory.arena import Arena, Memory
+from nextfit.memory.plan_engine import table_width
+from nextfit.model import Buffers, StateShape
 from nextfit.ops.batch import Batch
 from tests.support.random_model import small_config
 
@@ -130,10 +132,7 @@ class ScriptedModel:
             self._next[text] = token
             text = after(text, token)
 
-    def new_state(self, shape: StateShape) -> ScriptedState:
-        return ScriptedState(shape)
-
-    def forward(self, batch: Batch, state: ScriptedState) -> Tensor:
+    def forward(self, batch: Batch, state: ScriptedState, buffers: Buffers) -> Tensor:
         """Read the rows of `batch`: [rows, 3]."""
         start = time.perf_counter()
         self.steps += 1
@@ -171,7 +170,7 @@ class ScriptedModel:
         assert state.trunk.values[state.trunk.at(table, first - 1)] == text, "slot and pages disagree"
         return text
 
-    def logits(self, x: Tensor, decode_rows: int) -> Tensor:
+    def logits(self, x: Tensor, decode_rows: int, buffers: Buffers) -> Tensor:
         """[n, vocabulary] float32: what comes after the text of each row; the end if nothing was learnt."""
         start = time.perf_counter()
         out = self.peaks([self.following(text) for text in x[:, 0].tolist()])
@@ -192,10 +191,10 @@ class ScriptedDraft:
     def __init__(self, trunk: ScriptedModel) -> None:
         self.trunk = trunk
 
-    def forward(self, x: Tensor, batch: Batch, state: ScriptedState) -> Tensor:
-        """Streams x [rows, 3] and one token more for each -> the head's own streams."""
+    def forward(self, batch: Batch, state: ScriptedState, buffers: Buffers) -> Tensor:
+        """The handed streams [rows, 3] and one token more for each -> the head's own streams."""
         start = time.perf_counter()
-        out, rows = [], x.tolist()
+        out, rows = [], buffers.handed[: len(batch.tokens)].tolist()
         tokens, tables = batch.tokens.tolist(), batch.pages.tolist()
         for i, first in enumerate(batch.firsts):
             for row in range(batch.starts[i], batch.starts[i + 1]):
@@ -210,7 +209,7 @@ class ScriptedDraft:
         self.trunk.forward_seconds += time.perf_counter() - start
         return z
 
-    def logits(self, z: Tensor, decode_rows: int) -> Tensor:
+    def logits(self, z: Tensor, decode_rows: int, buffers: Buffers) -> Tensor:
         """[n, vocabulary] float32."""
         start, trunk = time.perf_counter(), self.trunk
         tokens = []
@@ -247,6 +246,22 @@ class ScriptedEngine(Engine):
         model = model or ScriptedModel(vocabulary=320, end=319)
         limits |= dict(context=context, draft=tokens_per_step - 1, adaptive_draft=adaptive_draft)
         super().__init__(model, EngineConfig(**limits), (model.end,), clock)  # type: ignore[arg-type]
+
+    def _allocate(self) -> Memory:
+        limits = plan_limits(self.config, torch.float32)
+        slots = limits.sequences + limits.snapshots + 1
+        shape = StateShape(slots, limits.pages() + 1, limits.page_size, limits.window)
+        unused = torch.empty(0)
+        buffers = Buffers(
+            streams=unused,
+            handed=torch.empty(limits.rows, 3, dtype=torch.int64),
+            inputs=unused,
+            outputs=unused,
+            logits=unused,
+            tables=torch.zeros(2 * limits.sequences + 1, table_width(limits), dtype=torch.int64),
+            space=unused,
+        )
+        return Memory(Arena((), 0, self.model.device), ScriptedState(shape), buffers)  # type: ignore[arg-type]
 
     def add(self, request: Request) -> None:
         self.model.learn(request.prompt, self.answer(request.prompt))

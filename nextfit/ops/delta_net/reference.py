@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from nextfit.ops.batch import Batch
 
 CHUNK = 64
+TOGETHER = 8  # chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +46,11 @@ def gated_delta_rule(
     decay = log alpha and beta [rows, value heads], all in the state's type.
     """
     rows = _Rows(query, key, value, decay, beta)
-    matrix = replayed(state, batch.slot_index, batch.replay)
-    if 0 in batch.firsts:
-        matrix.masked_fill_(batch.fresh[:, None, None, None], 0)
     out = torch.empty_like(value)
-    d = batch.decode_sequences
-    if d < len(batch.lengths):
-        _prefill(matrix[d:], batch, rows, out)
-    if isinstance(batch.slot_index, Tensor):
-        state.matrix[batch.slots] = matrix
-    if d:
-        _verify(matrix[:d], state, batch, rows, out)
+    if batch.decode_sequences:
+        _verify(state, batch, rows, out)
+    if batch.decode_sequences < len(batch.lengths):
+        _prefill(state, batch, rows, out)
     return out
 
 
@@ -79,9 +75,15 @@ def replayed(state: DeltaState, slots: Tensor | slice, replay: Tensor) -> Tensor
     return matrix
 
 
-def _verify(matrix: Tensor, state: DeltaState, batch: Batch, rows: _Rows, out: Tensor) -> None:
-    """Run the decode rows one after the other, and log their inputs; `matrix` stays as it is."""
-    n = batch.decode_rows
+def _verify(state: DeltaState, batch: Batch, rows: _Rows, out: Tensor) -> None:
+    """Commit the accepted rows of the last step, run the decode rows one after the other, and log their inputs."""
+    d, n = batch.decode_sequences, batch.decode_rows
+    slots = batch.decode_slots
+    matrix = replayed(state, slots, batch.replay[:d])
+    if 0 in batch.firsts[:d]:
+        matrix.masked_fill_(batch.fresh[:d, None, None, None], 0)
+    if isinstance(slots, Tensor):
+        state.matrix[slots] = matrix
     sequence, offset = batch.sequence[:n], batch.offset[:n]
     slot = batch.slots[sequence]
     for log, x in (
@@ -91,7 +93,7 @@ def _verify(matrix: Tensor, state: DeltaState, batch: Batch, rows: _Rows, out: T
         (state.beta, rows.beta),
     ):
         log[slot, offset] = x[:n]
-    longest = max(batch.lengths[: batch.decode_sequences])
+    longest = max(batch.lengths[:d])
     if longest > 1:
         matrix = matrix.clone()
     for j in range(longest):
@@ -109,28 +111,35 @@ def _verify(matrix: Tensor, state: DeltaState, batch: Batch, rows: _Rows, out: T
                 matrix[live] = current
 
 
-def _pieces(batch: Batch) -> tuple[list[list[tuple[int, int]]], int]:
-    """Row ranges of the prefill sequences, cut at positions that are multiples of CHUNK."""
-    out, longest = [], 0
+def _pieces(batch: Batch) -> Iterator[tuple[int, int, int]]:
+    """(slot, first row, rows) of the prefill sequences, cut at positions that are multiples of CHUNK."""
+    slots = batch.slots.tolist()
     for s in range(batch.decode_sequences, len(batch.lengths)):
         row, end, position = batch.starts[s], batch.starts[s + 1], batch.firsts[s]
-        cuts = []
         while row < end:
             n = min(CHUNK - position % CHUNK, end - row)
-            cuts.append((row, n))
+            yield slots[s], row, n
             row, position = row + n, position + n
-        out.append(cuts)
-        longest = max(longest, len(cuts))
-    return out, longest
 
 
-def _prefill(matrix: Tensor, batch: Batch, rows: _Rows, out: Tensor) -> None:
-    """The chunk form: everything inside a chunk at once for all chunks, then the states chunk after chunk."""
-    pieces, longest = _pieces(batch)
+def _prefill(state: DeltaState, batch: Batch, rows: _Rows, out: Tensor) -> None:
+    """The chunk form, a few chunks at a time, so that memory depends neither on the rows nor on the sequences."""
+    for s in range(batch.decode_sequences, len(batch.lengths)):
+        slot = int(batch.slots[s])
+        one = slice(slot, slot + 1)  # a view, so that replaying is in place
+        matrix = replayed(state, one, batch.replay[s : s + 1])
+        if batch.firsts[s] == 0:
+            matrix.zero_()
+    pieces = list(_pieces(batch))
+    for a in range(0, len(pieces), TOGETHER):
+        _chunks(state.matrix, pieces[a : a + TOGETHER], rows, out)
+
+
+def _chunks(matrix: Tensor, pieces: list[tuple[int, int, int]], rows: _Rows, out: Tensor) -> None:
+    """Everything inside a chunk at once for all chunks, then the states, chunk after chunk."""
     device = out.device
-    flat = [p for cuts in pieces for p in cuts]
-    first = torch.tensor([p[0] for p in flat], device=device)
-    count = torch.tensor([p[1] for p in flat], device=device)
+    first = torch.tensor([row for _, row, _ in pieces], device=device)
+    count = torch.tensor([n for _, _, n in pieces], device=device)
     index = first[:, None] + torch.arange(CHUNK, device=device)
     valid = index < (first + count)[:, None]
     r = rows.take(torch.where(valid, index, first[:, None]))
@@ -150,13 +159,9 @@ def _prefill(matrix: Tensor, batch: Batch, rows: _Rows, out: Tensor) -> None:
     outer = query * c.exp()[..., None]
     carry = key * (c[..., -1:] - c).exp()[..., None]
     total = c[..., -1].exp()[..., None, None]
-    base = [sum(len(cuts) for cuts in pieces[:s]) for s in range(len(pieces))]
-    for step in range(longest):
-        live = [s for s, cuts in enumerate(pieces) if step < len(cuts)]
-        at = torch.tensor([base[s] + step for s in live], device=device)
-        current = matrix[live]
-        v = u[at] - w[at] @ current
-        o = outer[at] @ current + inner[at] @ v
-        matrix[live] = total[at] * current + carry[at].transpose(-1, -2) @ v
-        keep = valid[at]
-        out[index[at][keep]] = o.transpose(1, 2)[keep]
+    for i, (slot, row, n) in enumerate(pieces):
+        current = matrix[slot]
+        v = u[i] - w[i] @ current
+        o = outer[i] @ current + inner[i] @ v
+        current.mul_(total[i]).add_(carry[i].transpose(-1, -2) @ v)
+        out[row : row + n] = o.transpose(0, 1)[:n]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nextfit.checkpoint.packed import Weight, expert
 from nextfit.ops.batch import Batch
-from nextfit.ops.classes import by_class
+from nextfit.ops.classes import classes
 from nextfit.ops.linear import linear
 from nextfit.ops.precision import matmul_dtype, wide
 from nextfit.ops.select import top_k_ascending
@@ -31,19 +31,23 @@ def gated_mlp(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
-def mixture(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, batch: Batch) -> Tensor:
+def mixture(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, batch: Batch, space: Tensor
+) -> Tensor:
     """Weighted sum of each row's experts, [rows, hidden] in the wide type.
 
-    x [rows, hidden], ids and weights [rows, k], gate_up [experts, 2 * width, hidden], down [experts, hidden, width].
+    x [rows, hidden], ids and weights [rows, k], gate_up [experts, 2 * width, hidden], down [experts, hidden, width],
+    `space` as for `linear`.
     """
+    out = torch.empty(x.shape, dtype=wide(x.dtype), device=x.device)
+    for decode, part in classes(batch.decode_rows, len(x)):
+        out[part] = _mixture(x[part], ids[part], weights[part], gate_up, down, decode, space)
+    return out
 
-    def of_class(decode: bool, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        return _mixture(x, ids, weights, gate_up, down, decode)
 
-    return by_class(of_class, batch.decode_rows, x, ids, weights)
-
-
-def _mixture(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, decode: bool) -> Tensor:
+def _mixture(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, decode: bool, space: Tensor
+) -> Tensor:
     """The mixture of rows of one class. Walks over the experts that were chosen, each with all of its rows."""
     k, sums = ids.shape[1], wide(x.dtype)
     if not decode:
@@ -54,8 +58,8 @@ def _mixture(x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Wei
     start = 0
     for e, rows in zip(chosen.tolist(), (order // k).split(counts.tolist()), strict=True):
         few, end = len(rows) if decode else 0, start + len(rows)
-        h = gated_mlp(linear(x.index_select(0, rows), expert(gate_up, e), few))
-        outputs[start:end] = linear(h, expert(down, e), few)
+        h = gated_mlp(linear(x.index_select(0, rows), expert(gate_up, e), few, space))
+        outputs[start:end] = linear(h, expert(down, e), few, space)
         start = end
     by_row = order.argsort().view(-1, k)
     return F.embedding_bag(by_row, outputs, mode="sum", per_sample_weights=weights.to(sums))

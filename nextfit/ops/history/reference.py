@@ -82,15 +82,15 @@ def causal_conv(extended: Extended, taps: Tensor, dilation: int = 1) -> Tensor:
     taps [channels, K], the last one for the current row. Computed in the wide type, rounded once.
     """
     dtype = extended.values.dtype
-    values, weights = extended.values.to(wide(dtype)), taps.T.to(wide(dtype))
+    weights = taps.T.to(wide(dtype))
     k = len(weights)
-    y = values.new_empty(len(extended.index), values.shape[1])
+    reach = dilation * (k - 1)
+    y = weights.new_empty(len(extended.index), len(taps))
     row = 0
     for first, n in extended.spans:
-        out = y[row : row + n]
-        torch.mul(values[first : first + n], weights[k - 1], out=out)
+        values, out = extended.values[first - reach : first + n].to(wide(dtype)), y[row : row + n]
+        torch.mul(values[reach:], weights[k - 1], out=out)
         for i in range(k - 1):
-            back = first - dilation * (k - 1 - i)
-            out.addcmul_(values[back : back + n], weights[i])
+            out.addcmul_(values[dilation * i : dilation * i + n], weights[i])
         row += n
     return y.to(dtype)

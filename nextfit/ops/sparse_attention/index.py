@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,25 +20,26 @@ def completing_rows(batch: Batch, ratio: int) -> Tensor:
     return ((batch.positions + 1) % ratio == 0).nonzero()[:, 0]
 
 
-def best_blocks(query: Tensor, keys: Tensor, visible: Tensor, k: int) -> Tensor:
+def best_blocks(query: Tensor, keys: Callable[[int, int], Tensor], visible: Tensor, k: int) -> Tensor:
     """The k best blocks of each row in ascending order, [rows, k] int64; of equal scores the lower block.
 
-    query [rows, heads, dim], keys [blocks, dim], visible [rows]: complete blocks each row may see, all >= k.
+    query [rows, heads, dim], keys(first, end) the keys [end - first, dim] of blocks, visible [rows]: complete
+    blocks each row may see, all >= k.
     Blocks are scored tile by tile and only the best k are kept, so memory does not grow with the history.
     """
     w = wide(query.dtype)
     q = query.to(w)
 
     def score(first: int, last: int) -> Tensor:
-        dots = q.flatten(0, 1) @ keys[first:last].to(w).T
+        dots = q.flatten(0, 1) @ keys(first, last).to(w).T
         total = dots.relu_().unflatten(0, q.shape[:2]).sum(1) / math.sqrt(q.shape[2])
         hidden = torch.arange(first, last, device=q.device) >= visible[:, None]
         return total.masked_fill_(hidden, -torch.inf)
 
     ids = torch.arange(k, device=q.device).expand(len(q), k)
-    best = score(0, k)
-    for first in range(k, int(visible.max()), TILE):
-        last = min(first + TILE, len(keys))
+    best, end = score(0, k), int(visible.max())
+    for first in range(k, end, TILE):
+        last = min(first + TILE, end)
         scores = torch.cat([best, score(first, last)], dim=1)
         new = torch.arange(first, last, device=q.device).expand(len(q), -1)
         chosen = top_k_ascending(scores, k)

@@ -55,16 +55,18 @@ class KVPages:
         self.ring[slot[last], position[last] % RING] = raw[last]
         return torch.stack(window).to(wide(raw.dtype)).mean(0).to(raw.dtype)
 
-    def tokens(self, table: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of rows 0..count-1 of the sequence with page table `table` [width], contiguous."""
-        pages = table[: -(-(count + self.shift) // self.key.shape[1])]
-        part = slice(self.shift, self.shift + count)
-        return self.key[pages].flatten(0, 1)[part], self.value[pages].flatten(0, 1)[part]
+    def tokens(self, table: Tensor, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows `first`..`end`-1 of the sequence with page table `table` [width], contiguous."""
+        return self._range(self.key, table, first, end), self._range(self.value, table, first, end)
 
-    def blocks(self, table: Tensor, count: int) -> Tensor:
-        """Keys of blocks 0..count-1, [count, index dim]."""
-        pages = table[: -(-(count + self.shift) // self.block.shape[1])]
-        return self.block[pages].flatten(0, 1)[self.shift : self.shift + count]
+    def blocks(self, table: Tensor, first: int, end: int) -> Tensor:
+        """Keys of blocks `first`..`end`-1, [end - first, index dim]."""
+        return self._range(self.block, table, first, end)
+
+    def _range(self, stored: Tensor, table: Tensor, first: int, end: int) -> Tensor:
+        size, first, end = stored.shape[1], first + self.shift, end + self.shift
+        page = first // size
+        return stored[table[page : -(-end // size)]].flatten(0, 1)[first - page * size : end - page * size]
 
     def gather(self, table: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the given rows (int64, any shape): [*rows.shape, kv heads, head dim] each."""

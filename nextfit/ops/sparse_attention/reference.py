@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,7 +12,8 @@ from nextfit.ops.precision import matmul_dtype
 from nextfit.ops.sparse_attention.index import best_blocks
 from nextfit.ops.sparse_attention.pages import KVPages
 
-MASK_ELEMENTS = 1 << 22  # rows x history of one masked product; bounds memory at any context
+ROWS = 128  # of a sequence that attend at a time
+STAGE = 1024  # tokens of the history that they attend to at a time
 
 
 def attend(
@@ -19,73 +23,118 @@ def attend(
 
     Each row sees the tokens of its `budget` / `ratio` best complete blocks, chosen with `index_query`
     [rows, index heads, index dim], and the open tail behind them; all rows share one choice among heads.
-    The step's own keys, values and block keys are already in `pages`.
+    The step's own keys, values and block keys are already in `pages`. Memory grows neither with the rows nor
+    with the history.
     """
     out = torch.empty_like(query)
-    blocks = budget // ratio
     for s, (first, n) in enumerate(zip(batch.firsts, batch.lengths, strict=True)):
-        # rows that see no more blocks than the budget attend to everything
-        dense = min(n, max(0, (blocks + 1) * ratio - 1 - first))
-        a = batch.starts[s]
-        table, decode = batch.pages[s], s < batch.decode_sequences
-        if dense:
-            rows = slice(a, a + dense)
-            out[rows] = _masked(query[rows], None, pages, table, first, ratio)
-        if dense < n:
-            rows = slice(a + dense, a + n)
-            at = first + dense
-            position = torch.arange(at, first + n, device=query.device)
-            visible = (position + 1) // ratio
-            keys = pages.blocks(table, (first + n) // ratio)
-            chosen = best_blocks(index_query[rows], keys, visible, blocks)
-            if decode:
-                out[rows] = _gathered(query[rows], chosen, pages, table, position, ratio)
-            else:
-                out[rows] = _masked(query[rows], chosen, pages, table, at, ratio)
+        one = _Sequence(pages, batch.pages[s], s < batch.decode_sequences, budget // ratio, ratio)
+        for a in range(0, n, ROWS):
+            rows = slice(batch.starts[s] + a, batch.starts[s] + min(n, a + ROWS))
+            one.attend(query[rows], index_query[rows], first + a, out[rows])
     return out
 
 
-def _masked(
-    query: Tensor, chosen: Tensor | None, pages: KVPages, table: Tensor, first: int, ratio: int
-) -> Tensor:
-    """Rows at positions `first`, ... against their whole history under a mask, in tiles of bounded size.
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """The history of one sequence, and how its rows see it."""
 
-    `chosen` [rows, k] are each row's blocks; None: all of them.
-    """
-    history = first + len(query)
-    key, value = (x.to(matmul_dtype(x.dtype, x.device)) for x in pages.tokens(table, history))
-    step = max(1, MASK_ELEMENTS // history)
-    token = torch.arange(history, device=query.device)
-    out = []
-    for a in range(0, len(query), step):
-        q = query[a : a + step]
-        position = torch.arange(first + a, first + a + len(q), device=query.device)[:, None]
-        mask = token <= position
-        if chosen is not None:
-            seen = torch.zeros(len(q), -(-history // ratio), dtype=torch.bool, device=query.device)
-            seen.scatter_(1, chosen[a : a + step], True)
-            tail = token >= (position + 1) // ratio * ratio
-            mask &= seen.repeat_interleave(ratio, dim=1)[:, :history] | tail
+    pages: KVPages
+    table: Tensor  # [width] int64
+    decode: bool
+    blocks: int  # that a row chooses
+    ratio: int
+
+    def attend(self, query: Tensor, index_query: Tensor, first: int, out: Tensor) -> None:
+        """Rows at positions `first`, ...; those that see no more than the blocks to choose see everything."""
+        dense = min(len(query), max(0, (self.blocks + 1) * self.ratio - 1 - first))
+        if dense:
+            out[:dense] = self._streamed(query[:dense], None, first)
+        if dense < len(query):
+            position = torch.arange(first + dense, first + len(query), device=query.device)
+            visible, keys = (position + 1) // self.ratio, partial(self.pages.blocks, self.table)
+            chosen = best_blocks(index_query[dense:], keys, visible, self.blocks)
+            if self.decode:
+                out[dense:] = self._gathered(query[dense:], chosen, position)
+            else:
+                out[dense:] = self._streamed(query[dense:], chosen, first + dense)
+
+    def _streamed(self, query: Tensor, chosen: Tensor | None, first: int) -> Tensor:
+        """Rows at positions `first`, ... against their whole history under a mask, STAGE tokens of it at a time.
+
+        `chosen` [rows, k] are each row's blocks; None: all of them.
+        """
+        history, device, ratio = first + len(query), query.device, self.ratio
+        dtype = matmul_dtype(query.dtype, device)
+        position = torch.arange(first, history, device=device)[:, None]
         # [kv heads, group, rows, dim]: the group's heads share their keys through a stride of 0
-        grouped = q.to(key.dtype).unflatten(1, (key.shape[1], -1)).permute(1, 2, 0, 3)
-        k, v = (x.permute(1, 0, 2)[:, None].expand(-1, grouped.shape[1], -1, -1) for x in (key, value))
-        y = F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask)
-        out.append(y.permute(2, 0, 1, 3).flatten(1, 2).to(query.dtype))
-    return torch.cat(out)
+        q = query.to(dtype).unflatten(1, (self.pages.key.shape[2], -1)).permute(1, 2, 0, 3)
+        out, total = torch.zeros_like(q), torch.full(q.shape[:3], _nothing(dtype), dtype=dtype, device=device)
+        stage = max(1, STAGE // ratio) * ratio
+        for a in range(0, history, stage):
+            token = torch.arange(a, min(a + stage, history), device=device)
+            mask = token <= position
+            if chosen is not None:
+                tail = token >= (position + 1) // ratio * ratio
+                mask &= _tokens_of(chosen, a // ratio, len(token), ratio) | tail
+            stored = self.pages.tokens(self.table, a, a + len(token))
+            k, v = (x.to(dtype).permute(1, 0, 2)[:, None].expand(-1, q.shape[1], -1, -1) for x in stored)
+            part, weight = _part(q, k, v, mask)
+            both = torch.logaddexp(total, weight)
+            out.mul_((total - both).exp_()[..., None]).addcmul_(part, (weight - both).exp_()[..., None])
+            total = both
+        return out.permute(2, 0, 1, 3).flatten(1, 2).to(query.dtype)
+
+    def _gathered(self, query: Tensor, chosen: Tensor, position: Tensor) -> Tensor:
+        """Rows against exactly their chosen tokens; the few rows of a decode or verify step."""
+        ratio = self.ratio
+        inside = torch.arange(ratio, device=query.device)
+        tokens = (chosen[:, :, None] * ratio + inside).flatten(1)
+        tail = ((position + 1) // ratio * ratio)[:, None] + inside[:-1]
+        tokens = torch.cat([tokens, tail], dim=1)
+        valid = tokens <= position[:, None]
+        dtype = matmul_dtype(query.dtype, query.device)
+        stored = self.pages.gather(self.table, torch.where(valid, tokens, 0))
+        k, v = (x.to(dtype).transpose(1, 2) for x in stored)
+        q = query.to(dtype).unflatten(1, (k.shape[1], -1))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=valid[:, None, None, :])
+        return y.flatten(1, 2).to(query.dtype)
 
 
-def _gathered(
-    query: Tensor, chosen: Tensor, pages: KVPages, table: Tensor, position: Tensor, ratio: int
-) -> Tensor:
-    """Rows against exactly their chosen tokens; the few rows of a decode or verify step."""
-    inside = torch.arange(ratio, device=query.device)
-    tokens = (chosen[:, :, None] * ratio + inside).flatten(1)
-    tail = ((position + 1) // ratio * ratio)[:, None] + inside[:-1]
-    tokens = torch.cat([tokens, tail], dim=1)
-    valid = tokens <= position[:, None]
-    dtype = matmul_dtype(query.dtype, query.device)
-    key, value = pages.gather(table, torch.where(valid, tokens, 0))
-    k, v = (x.to(dtype).transpose(1, 2) for x in (key, value))
-    q = query.to(dtype).unflatten(1, (k.shape[1], -1))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=valid[:, None, None, :])
-    return y.flatten(1, 2).to(query.dtype)
+def _tokens_of(chosen: Tensor, first: int, tokens: int, ratio: int) -> Tensor:
+    """Which of `tokens` tokens, the first that of block `first`, are in a row's `chosen` blocks: [rows, tokens]."""
+    blocks = -(-tokens // ratio)
+    block = chosen - first
+    block = torch.where((block >= 0) & (block < blocks), block, blocks)  # all others are in one more column
+    seen = torch.zeros(len(chosen), blocks + 1, dtype=torch.bool, device=chosen.device).scatter_(
+        1, block, True
+    )
+    return seen[:, :-1].repeat_interleave(ratio, dim=1)[:, :tokens]
+
+
+def _nothing(dtype: torch.dtype) -> float:
+    """Logarithm of a sum of no exponentials; finite, so that differences of it are."""
+    return torch.finfo(dtype).min / 2
+
+
+def _part(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over a part of the history, and the logarithm of the sum of its exponentials.
+
+    q [kv heads, group, rows, dim], k and v [kv heads, group, tokens, dim], mask [rows, tokens] ->
+    [kv heads, group, rows, dim], [kv heads, group, rows]. A row that sees nothing gets zeros of no weight.
+    """
+    bias = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, -torch.inf)
+    out, total = (_fused if q.device.type == "cpu" else _plain)(q, k, v, bias)
+    return out, torch.where(mask.any(-1), total, _nothing(total.dtype))
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """What F.scaled_dot_product_attention calls on a CPU, which keeps the sum to itself."""
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return attention(q, k, v, attn_mask=bias[None, None])
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + bias
+    total = scores.logsumexp(-1)
+    return torch.nan_to_num((scores - total[..., None]).exp_()) @ v, total
