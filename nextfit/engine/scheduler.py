@@ -72,16 +72,14 @@ class Scheduler:
     def schedule(self) -> list[Rows]:
         """Rows of the next step, decode rows first; empty when there is nothing to do.
 
-        Every running sequence that decodes is in every step, so `decode_gap` bounds the prompt rows between two
-        of its tokens.
+        Every running sequence that decodes is in every step, if need be at the expense of later ones' pages, so
+        `decode_gap` bounds the prompt rows between two of its tokens.
         """
         step: list[Rows] = []
-        before = len(self.running)
         for s in sorted((s for s in self.running if s.decoding), key=Sequence.rank):
             if s in self.running and self._cover(s, len(s.tokens) + len(s.drafts), step):
                 step.append(Rows(s, 1 + len(s.drafts), decode=True))
-        if len(self.running) == before:  # otherwise who was preempted would take back what was needed
-            self._admit_waiting(step)
+        self._admit_waiting(step)
         return step + self._share(self.config.prompt_rows(decoding=bool(step)))
 
     def _admit_waiting(self, step: list[Rows]) -> None:
@@ -128,14 +126,14 @@ class Scheduler:
     def _admit(self, s: Sequence) -> bool:
         """Give `s` a slot and the pages up to its next token, those of the longest cached prefix among them.
 
-        The pages that are reserved for answers, its own and those of the others, must be left; an engine that has
-        nothing else to do admits it anyway.
+        The pages that are reserved for answers, its own and those of the others, must be left. One alone always fits,
+        and who was just preempted does not: what it needed then, it would need now.
         """
         if not self.slots.free:
             return False
         limit, needed = resume_limit(len(s.tokens), self.page_size), self._needed(s, len(s.tokens))
         spare = self._promised(s) - needed + sum(self._promised(r) - len(r.pages) for r in self.running)
-        admission = self.cache.admit(s.key, limit, needed, spare if self.running else 0)
+        admission = self.cache.admit(s.key, limit, needed, spare)
         if admission is None:
             return False
         hit = admission.hit
