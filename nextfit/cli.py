@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +32,7 @@ from nextfit.options import (
     LogLevel,
     Model,
     NoPrefixCache,
+    Paranoid,
     Port,
     Precision,
     Queue,
@@ -104,6 +105,7 @@ def serve(
     answer_reserve: AnswerReserve = 4096,
     dtype: Precision = Dtype.auto,
     device: Device = "cpu",
+    paranoid: Paranoid = False,
     snapshots: Snapshots = 16,
     snapshot_every: SnapshotEvery = 2048,
     no_prefix_cache: NoPrefixCache = False,
@@ -122,9 +124,10 @@ def serve(
     from nextfit.server.load import loader
     from nextfit.server.run import HttpConfig, serve
 
-    logs.configure(log_level.value)
+    level = log_level.value
+    logs.configure(level)
     keys = read_keys(api_key or (), api_key_file)
-    engine = dict(
+    engine: dict[str, Any] = dict(
         context=context,
         draft=draft,
         adaptive_draft=adaptive_draft,
@@ -136,12 +139,9 @@ def serve(
         answer_reserve=answer_reserve,
         snapshots=0 if no_prefix_cache else snapshots,
         snapshot_every=snapshot_every,
-        cache_file=cache_file,
-        dtype=dtype.value,
-        device=device,
     )
+    engine |= dict(cache_file=cache_file, dtype=dtype.value, device=device, paranoid=paranoid)
     names = tuple(served_model_name or ())
-    level = log_level.value
     load = loader(model, names, engine, queue=queue, restart=restart, timeout=engine_timeout, log_level=level)
     serve(load, HttpConfig(host, port, keys, body_limit << 20, drain), lambda line: print(line, flush=True))
 
@@ -164,6 +164,7 @@ def chat(
     prefill_chunk: Chunk = 2048,
     dtype: Precision = Dtype.auto,
     device: Device = "cpu",
+    paranoid: Paranoid = False,
 ) -> None:
     """Talk to a model in the terminal. Ctrl-C ends an answer, /reset the conversation, /exit the program."""
     from nextfit.terminal import Settings, converse, loading
@@ -180,6 +181,7 @@ def chat(
             sequences=1,
             dtype=dtype.value,
             device=device,
+            paranoid=paranoid,
             progress=progress,
         )
     converse(llm, Settings(system, thinking, temperature, seed, max_tokens))

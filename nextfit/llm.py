@@ -57,7 +57,8 @@ class LLM:
     is apart. `kv_tokens` bounds what the pages of all requests and cached prefixes hold, `answer_reserve` is the
     room for its answer that a request is begun with, `snapshots` the states that the prefix cache keeps (0: none
     of it), one every `snapshot_every` tokens of a long prompt. From `cache_file` that cache begins with what
-    `save_cache` wrote there last. `dtype` "auto" computes in what the files say.
+    `save_cache` wrote there last. `dtype` "auto" computes in what the files say. `paranoid` is a slow debug mode in
+    which memory that nobody has written is NaN and every step is checked (AssertionError, IndexError).
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class LLM:
         cache_file: str | Path | None = None,
         dtype: str = "auto",
         device: str = "cpu",
+        paranoid: bool = False,
         progress: Progress | None = None,
     ) -> None:
         checkpoint = open_checkpoint(path or default_path(), draft_file).require()
@@ -95,6 +97,7 @@ class LLM:
             answer_reserve=answer_reserve,
             snapshots=snapshots,
             snapshot_every=snapshot_every,
+            paranoid=paranoid,
         )
         _check_limits(limits, c.max_position_embeddings, c.indexer_compress_ratio)
         kept = _cache_file(checkpoint, limits, dtype, device, cache_file) if cache_file else None

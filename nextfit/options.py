@@ -67,6 +67,10 @@ KvTokens = Annotated[
     ),
 ]
 Precision = Annotated[Dtype, typer.Option(help="What the model computes in; auto: what its files say.")]
+Paranoid = Annotated[
+    bool,
+    typer.Option("--paranoid", help="Debug mode, slow: unwritten memory is NaN, each step is checked."),
+]
 Device = Annotated[str, typer.Option(help="Where the model computes: cpu, cuda, cuda:1 ...")]
 
 # of `serve` alone

@@ -22,6 +22,7 @@ class EngineConfig:
     snapshots: int = 16  # recurrent states kept for requests that begin alike; 0: no prefix cache
     snapshot_every: int = 2048  # tokens between the snapshots of a long prompt, made whole pages
     answer_every: int = 64  # tokens after which the snapshot of an answer is renewed, made whole pages
+    paranoid: bool = False  # debug mode: unwritten memory is NaN, everything is checked after every step
     kv_tokens: int | None = (
         None  # tokens all requests' pages hold together; None: one full context or 8,192 each
     )

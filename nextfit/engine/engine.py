@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 
 from nextfit.engine.batch import PageTables
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.depth import Acceptance, DraftDepth
+from nextfit.engine.paranoid import Paranoid
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.engine.round import run_round
 from nextfit.engine.scheduler import Rows, Scheduler
@@ -59,6 +61,7 @@ class Engine:
         self._tables = PageTables(self.memory.buffers.tables)
         self._drafting = config.draft > 0 and model.draft is not None
         self.snapshots = Snapshots(self.scheduler, self.state)
+        self._paranoid = Paranoid(self.scheduler, self.memory, model) if config.paranoid else None
         self._clock = clock
         self._depths = DraftDepth()
         self._sequences: dict[str, Sequence] = {}
@@ -130,25 +133,29 @@ class Engine:
         out, self._cancelled = self._cancelled, []
         start = self._clock()
         rows = self.scheduler.schedule()
-        if not rows:
-            return out
+        if rows:
+            with self._paranoid.watch(rows) if self._paranoid else nullcontext():
+                out += self._compute(rows, start)
+        return out
+
+    def _compute(self, rows: list[Rows], start: float) -> list[Output]:
+        """A step of the scheduled rows, which began at `start`."""
         self.snapshots.restore(rows)
         verified = _drafts(rows)
-        advances = run_round(
-            self.model, self.memory, self._tables, rows, self._depth if self._drafting else None
-        )
+        model = self._paranoid.model if self._paranoid else self.model
+        depth = self._depth if self._drafting else None
+        advances = run_round(model, self.memory, self._tables, rows, depth)
         self.snapshots.save(rows)
         if all(r.decode for r in rows):
-            depth = (verified + _drafts(rows)) / (2 * len(rows))
-            self._depths.note(len(rows), depth, self._clock() - start)
+            drafts = (verified + _drafts(rows)) / (2 * len(rows))
+            self._depths.note(len(rows), drafts, self._clock() - start)
         self.steps += 1
         for advance in advances:
             s = advance.sequence
             if s.finish:
                 del self._sequences[s.request.id]
                 self._forget(s)
-            out.append(_output(s, advance.tokens))
-        return out
+        return [_output(a.sequence, a.tokens) for a in advances]
 
     def totals(self) -> Stats:
         """Counts of all requests so far, running ones among them."""

@@ -55,7 +55,7 @@ class State:
 
     def copy_slots(self, sources: Tensor, targets: Tensor) -> None:
         """Copy all that recurrent slots hold, [n] int64 each; pages are not part of it."""
-        for tensor in self._slot_tensors():
+        for tensor in self.in_slots():
             tensor[targets] = tensor[sources]
 
     def commit_slots(self, slots: Tensor, rows: Tensor) -> None:
@@ -77,7 +77,8 @@ class State:
         yield from (s.delta.matrix for s in self.layers if isinstance(s, LinearState))
         yield from (history.tail for history in self._histories())
 
-    def _slot_tensors(self) -> Iterator[Tensor]:
+    def in_slots(self) -> Iterator[Tensor]:
+        """Every tensor whose first axis is the recurrent slot."""
         yield from self.committed()
         for s in self.layers:
             if isinstance(s, LinearState):

@@ -61,13 +61,13 @@ def without(kept: Callable[[State], list[Tensor]]) -> Callable[[Patch], None]:
     """Some tensors of the recurrent state are not copied."""
 
     def plant(patch: Patch) -> None:
-        plain = State._slot_tensors
+        plain = State.in_slots
 
         def tensors(self: State) -> Iterator[Tensor]:
             left_out = {id(t) for t in kept(self)}
             return (t for t in plain(self) if id(t) not in left_out)
 
-        patch.setattr(State, "_slot_tensors", tensors)
+        patch.setattr(State, "in_slots", tensors)
 
     return plant
 

@@ -10,10 +10,13 @@ from nextfit.ops.history import Extended
 
 
 def row_ids(tokens: Extended, constants: NgramHash, eos: int) -> Tensor:
-    """Table rows of each token's n-grams, [rows, heads] int64; `tokens` has one int64 channel.
+    """Table rows of each token's n-grams, [rows, heads] int64; `tokens` has one int64 channel of ids.
 
-    A previous token equal to `eos` hides itself and everything older; the current token hides nothing.
+    A previous token equal to `eos` hides itself and everything older; the current token hides nothing. Raises
+    IndexError where an id is negative.
     """
+    if int(tokens.values.min()) < 0:
+        raise IndexError(f"{int(tokens.values.min())} is no token id")
     multipliers, heads = constants.multipliers, len(constants.sizes)
     per_n = heads // (len(multipliers) - 1)
     device = tokens.values.device
