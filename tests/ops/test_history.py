@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from nextfit.ops.batch import Batch
 from nextfit.ops.history import History, causal_conv, commit, extend
+from tests.memory.test_engine_bytes import Peak
 from tests.ops.common import ROWS, batch, generator
 
 WINDOW = 5
@@ -98,3 +101,43 @@ def test_integers_stay_integers() -> None:
     extended = extend(history, batch([2]), torch.tensor([[10], [11]]))
     assert extended.values.flatten().tolist() == [248044, 248044, 10, 11]
     assert extended.back(2).flatten().tolist() == [248044, 248044]
+
+
+def ragged(lengths: list[int], dtype: torch.dtype, channels: int) -> tuple[History, Batch, Tensor]:
+    """Fresh prompts whose slots are the first column of a wider table of int32, as engines keep them."""
+    g, n = generator(1), len(lengths)
+    table = torch.full((n, 5), -1, dtype=torch.int32)
+    table[:, 0] = torch.arange(n, 0, -1)
+    history = History(
+        torch.zeros(n + 1, 9, channels, dtype=dtype), torch.zeros(n + 1, 1, channels, dtype=dtype)
+    )
+    x = torch.randn(sum(lengths), channels, generator=g).to(dtype)
+    return history, replace(batch(lengths), slots=table[:, 0]), x
+
+
+@pytest.mark.parametrize("lengths", [[8160, 32], [40, 3, 17], [17, 40, 3], [3, 17, 40]])
+def test_b5_b6_several_prompts_through_strided_slots(lengths: list[int]) -> None:
+    """Whatever their order, each has what it has alone, by no more operators than one prompt of all the rows takes."""
+    taps = torch.randn(CHANNELS, 4, generator=generator(2))
+    history, step, x = ragged(lengths, torch.float32, CHANNELS)
+    y = causal_conv(extend(history, step, x), taps, 3)
+    for slot, a, b in zip(step.slots.tolist(), step.starts, step.starts[1:], strict=False):
+        alone = History(torch.full((2, 9, CHANNELS), torch.nan), torch.full((2, 1, CHANNELS), torch.nan))
+        assert torch.equal(y[a:b], causal_conv(extend(alone, batch([b - a]), x[a:b]), taps, 3))
+        assert torch.equal(history.tail[slot], alone.tail[1])
+
+
+def test_b7_prompts_are_not_padded_to_the_longest() -> None:
+    """Temporaries of a long and a short prompt: less than two copies of the rows, as bf16."""
+    channels = 64
+    taps = torch.randn(channels, 4, generator=generator(2))
+
+    def temporaries(lengths: list[int]) -> int:
+        history, step, x = ragged(lengths, torch.bfloat16, channels)
+        with Peak() as seen:
+            y = causal_conv(extend(history, step, x), taps, 3)
+        return seen.peak - y.nbytes
+
+    rows = 8160 + 32
+    assert temporaries([8160, 32]) < 2 * rows * channels * 2
+    assert temporaries([8160, 32]) < 1.02 * temporaries([rows])

@@ -8,6 +8,8 @@ from torch import Tensor
 from nextfit.ops.batch import Batch
 from nextfit.ops.precision import wide
 
+TILE = 256  # rows that are wide at a time
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -81,16 +83,17 @@ def causal_conv(extended: Extended, taps: Tensor, dilation: int = 1) -> Tensor:
 
     taps [channels, K], the last one for the current row. Computed in the wide type, rounded once.
     """
-    dtype = extended.values.dtype
-    weights = taps.T.to(wide(dtype))
-    k = len(weights)
-    reach = dilation * (k - 1)
-    y = weights.new_empty(len(extended.index), len(taps))
+    x, w = extended.values, taps.T.to(wide(extended.values.dtype))
+    k, reach = len(w), dilation * (len(w) - 1)
+    y = x.new_empty(len(extended.index), x.shape[1])
     row = 0
     for first, n in extended.spans:
-        values, out = extended.values[first - reach : first + n].to(wide(dtype)), y[row : row + n]
-        torch.mul(values[reach:], weights[k - 1], out=out)
-        for i in range(k - 1):
-            out.addcmul_(values[dilation * i : dilation * i + n], weights[i])
-        row += n
-    return y.to(dtype)
+        for start in range(first, first + n, TILE):
+            end = min(start + TILE, first + n)
+            window = x[start - reach : end].to(w.dtype)
+            out = window[reach:] * w[k - 1]
+            for i in range(k - 1):
+                out.addcmul_(window[dilation * i : dilation * i + end - start], w[i])
+            y[row : row + end - start] = out
+            row += end - start
+    return y
