@@ -87,8 +87,8 @@ def test_min_tokens(minimum: int) -> None:
 
 
 @pytest.mark.parametrize("drafts", [3, 2])
-def test_end_inside_a_verified_block(drafts: int) -> None:
-    """Case A11: a block [a, b, end, d], the end being a draft or the first token after the drafts."""
+def test_a11_end_inside_a_verified_block(drafts: int) -> None:
+    """A block [a, b, end, d], the end being a draft or the first token after the drafts."""
     answer = plain()
     at = first_new(answer, 3)
     e = make((answer[at],), draft=3)
@@ -116,8 +116,8 @@ CONTEXT = 256
 
 @pytest.mark.parametrize("page_size", [4, 16])
 @pytest.mark.parametrize("maximum", [6, None])
-def test_exact_context_limit(maximum: int | None, page_size: int) -> None:
-    """Case A12: 250 + 6 = 256 tokens fit, to the last one."""
+def test_a12_exact_context_limit(maximum: int | None, page_size: int) -> None:
+    """250 + 6 = 256 tokens fit, to the last one."""
     prompt = [(7 * i + 3) % 44 for i in range(250)]
     wanted = finish(make(draft=0, context=CONTEXT), prompt, max_tokens=6)
     e = make(draft=3, context=CONTEXT, page_size=page_size)
@@ -150,7 +150,7 @@ def test_answer_of_one_token(prompt: int) -> None:
         ([1], {"logit_bias": {48: 1.0}}, "logit_bias", ["48"]),
     ],
 )
-def test_refusals_change_nothing(prompt: list[int], params: dict, param: str, named: list[str]) -> None:
+def test_a12_refusals_change_nothing(prompt: list[int], params: dict, param: str, named: list[str]) -> None:
     e = make(context=CONTEXT)
     with pytest.raises(RequestError) as error:
         e.add(Request("a", prompt, SamplingParams(**params)))
@@ -167,20 +167,6 @@ def test_an_id_is_unique_while_it_runs() -> None:
     while e.has_work():
         e.step()
     assert len(finish(e, max_tokens=2)[0]) == 2
-
-
-def test_choices_and_seeds() -> None:
-    """Case A14: choices of one seed differ from each other and repeat exactly; without a seed they differ."""
-
-    def choices(draft: int) -> list[list[int]]:
-        return [
-            finish(make(draft=draft), temperature=1, max_tokens=12, seed=7, choice=c)[0] for c in range(3)
-        ]
-
-    first = choices(0)
-    assert len({tuple(c) for c in first}) == 3 and choices(3) == first
-    unseeded = [finish(make(), temperature=1, max_tokens=12, seed=None)[0] for _ in range(3)]
-    assert len({tuple(c) for c in unseeded}) == 3
 
 
 def test_cancel() -> None:

@@ -142,7 +142,7 @@ def test_distances_are_made_whole_pages(page_size: int, every: int) -> None:
 
 
 @pytest.mark.parametrize("draft", [0, 4])
-def test_case_a9(draft: int) -> None:
+def test_a9_prompts_that_begin_alike(draft: int) -> None:
     """Long, repeated, extended and parting prompts, a short one, and one that shares only the template."""
     template = ids(36, 5)
     p, short = ids(3300), ids(40, 7)

@@ -73,8 +73,8 @@ def prefill(m: Model, ids: list[int], sizes: list[int]) -> tuple[Session, Line, 
 
 
 @pytest.mark.parametrize("n", [1, 3, 63, 64, 65, 127, 128, 129, 257])
-def test_chunks(n: int) -> None:
-    """Case A7, without the answers: they follow from equal states (and the engine's tests compare them)."""
+def test_a7_chunks(n: int) -> None:
+    """Logits and all states; tests/engine has the answers that follow from them."""
     m, ids = model(), [(7 * i + 3) % 1000 for i in range(n)]
     session, line, logits = prefill(m, ids, [n])
     wanted = left_behind(session, line)
@@ -85,8 +85,8 @@ def test_chunks(n: int) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[37, 53], [5, 40, 13, 8, 31, 21, 17, 26]])
-def test_prompts_side_by_side(lengths: list[int]) -> None:
-    """Case A8: in one step, in slots that others used before."""
+def test_a8_prompts_side_by_side(lengths: list[int]) -> None:
+    """In one step, in slots that others used before."""
     m = model()
     session = Session(m, max(lengths), slots=len(lengths))
     lines = [session.line(i + 1) for i in range(len(lengths))]
@@ -103,8 +103,8 @@ def test_prompts_side_by_side(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("accepted", [1, 2, 3, 4])
 @pytest.mark.parametrize("ahead", range(5))
-def test_rejected_drafts_leave_nothing(accepted: int, ahead: int) -> None:
-    """Case A10: rejection at the first, second, third draft and none, at every place within an index block."""
+def test_a10_rejected_drafts_leave_nothing(accepted: int, ahead: int) -> None:
+    """Rejection at the first, second, third draft and none, at every place within an index block."""
     m = model(17000)
     prompt = [5, 6, 7, 8, 9, 10, 12, 13][:ahead] + [14542, 11]
     block = [321, 16908, 15, 16]

@@ -64,8 +64,8 @@ def test_mixture_at_every_row_count(rows: int, decode: int) -> None:
 
 @pytest.mark.parametrize("format", ["q8_0", "q4_k", "iq4_nl", "mxfp4"])
 @pytest.mark.parametrize("decode_rows", [0, 9])
-def test_mixture_of_quantised_experts(format: str, decode_rows: int) -> None:
-    """Experts 0, 255, 256, 257 ... of a file's own blocks (A6), gate and up in one weight or in two."""
+def test_a6_quantised_experts_above_255(format: str, decode_rows: int) -> None:
+    """Experts 0, 255, 256, 257 ... of a file's own blocks, gate and up in one weight or in two."""
     chosen = torch.tensor([[0, 255, 256, 257, 300, 338, 400, 500, 510, 511]])
     count, hidden, width, rows = 512, 256, 256 if format == "q4_k" else 32, 9
     part = random_blocks(format, (len(chosen[0]), 3 * width, hidden), seed=1)
@@ -99,7 +99,7 @@ def test_mixture_of_quantised_experts(format: str, decode_rows: int) -> None:
         assert float((got.double() - wanted).abs().max()) < 1e-5 * max(1.0, scale)
 
 
-def test_expert_of_tiny_scale_is_nearly_nothing() -> None:
+def test_a6_expert_of_tiny_scale_is_nearly_nothing() -> None:
     g = generator(0)
     gate_up, down = torch.randn(4, 8, HIDDEN, generator=g), torch.randn(4, HIDDEN, 4, generator=g)
     gate_up[2], down[2] = gate_up[2] * 1e-23, down[2] * 1e-23

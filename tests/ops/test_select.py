@@ -38,7 +38,7 @@ def test_special_values(seed: int) -> None:
         assert top_k_ascending(torch.tensor(rows), k).tolist() == [naive(row, k) for row in rows]
 
 
-def test_all_equal_takes_the_lowest() -> None:
+def test_b31_all_equal_takes_the_lowest() -> None:
     for value in (0.0, math.nan, -math.inf, math.inf):
         assert top_k_ascending(torch.full((3, 10), value), 4).tolist() == [[0, 1, 2, 3]] * 3
 

@@ -49,7 +49,7 @@ def test_best_blocks(tile: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("tile", [1, 4, 1024])
-def test_equal_scores(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b31_equal_scores(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rectified scores are often exactly 0: the lower blocks win, also across tiles."""
     monkeypatch.setattr(index_module, "TILE", tile)
     visible = torch.tensor([20, 7, 3])

@@ -141,8 +141,8 @@ def test_refused_by_the_engine(client: openai.OpenAI) -> None:
     assert client.completions.create(model="nextfit", prompt=[7], max_tokens=2).usage.prompt_tokens == 1  # type: ignore[union-attr]
 
 
-def test_what_a_client_held_is_free_when_it_leaves() -> None:
-    """Case A15 on the real engine in its process: 200 clients leave at random moments, or end; all comes back."""
+def test_a15_what_a_client_held_is_free_when_it_leaves() -> None:
+    """On the real engine in its process: 200 clients leave at random moments, or end; all comes back."""
     options = {"context": 8_192, "prefill_chunk": 64, "sequences": 2}
     loaded: list[Served] = []
 

@@ -26,7 +26,7 @@ def send(url: str, path: str, body: Mapping[str, object]) -> socket.socket:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_before_the_first_token(stream: bool) -> None:
+def test_a15_before_the_first_token(stream: bool) -> None:
     engine = ScriptedEngine(says("never"), silent=10**9, pause=0.001)
     with live(engine, context=32_768) as url:
         for round in range(25):
@@ -43,7 +43,7 @@ def test_before_the_first_token(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_in_mid_answer(path: str) -> None:
+def test_a15_in_mid_answer(path: str) -> None:
     engine = ScriptedEngine(says("x" * 10**6), pause=0.001)
     body = {
         "prompt": "a",
@@ -62,7 +62,7 @@ def test_in_mid_answer(path: str) -> None:
         assert httpx.get(f"{url}/health").status_code == 200
 
 
-def test_in_mid_answer_not_streamed() -> None:
+def test_a15_in_mid_answer_not_streamed() -> None:
     engine = ScriptedEngine(says("x" * 10**6), pause=0.001)
     with live(engine, context=2**20) as url:
         client = send(url, "/v1/completions", {"prompt": "a", "max_tokens": 10**6})
