@@ -19,33 +19,31 @@ _SPECS: list[tuple[str, int, int]] = [  # kind, tokens of the family's text, tok
     *(("choice", 44, 0) for _ in range(3)),
     ("talk", 30, 0),
 ]
-FAMILIES = 2  # one for each model: fewer answers to compute
-FIRST = 300
-ALIKE = range(FIRST, FIRST + len(_SPECS) * FAMILIES)
-_TURN = ALIKE.stop
+FAMILY = 1000  # request numbers of one family, which is asked of the model of the same number
+FIRST = 300  # in each family
+_TURN = FIRST + len(_SPECS)
 TALK_TOKENS = 22
 
 
 def kind(number: int) -> str:
-    return "turn" if number >= _TURN else _SPECS[(number - FIRST) // FAMILIES][0]
+    """What a request is to its family; "other" if it is not of one."""
+    own = number % FAMILY
+    return "other" if own < FIRST else "turn" if own >= _TURN else _SPECS[own - FIRST][0]
 
 
-def family(number: int) -> int:
-    return (number - FIRST) % FAMILIES
+def everybody(family: int) -> list[int]:
+    """The requests of a family, without the turns of its talk."""
+    return list(range(family * FAMILY + FIRST, family * FAMILY + _TURN))
 
 
-def of_kind(wanted: str, of_family: int) -> list[int]:
+def of_kind(wanted: str, family: int) -> list[int]:
     """The requests of a kind in one family."""
-    return [n for n in ALIKE if kind(n) == wanted and family(n) == of_family]
+    return [n for n in everybody(family) if kind(n) == wanted]
 
 
-def turn(of_family: int, count: int) -> int:
+def turn(family: int, count: int) -> int:
     """The number of the question that comes `count` (1, 2, ...) answers after a talk began."""
-    return _TURN + (count - 1) * FAMILIES + of_family
-
-
-def is_alike(number: int) -> bool:
-    return number >= FIRST
+    return family * FAMILY + _TURN + count - 1
 
 
 def alike(number: int, answer: Callable[[int, int], list[int]]) -> Request:
@@ -60,18 +58,18 @@ def alike(number: int, answer: Callable[[int, int], list[int]]) -> Request:
         logprobs=1,
         ignore_eos=rng.random() < 0.8,
     )
-    if number >= _TURN:
-        count, of_family = divmod(number - _TURN, FAMILIES)
-        last = turn(of_family, count) if count else of_kind("talk", of_family)[0]
-        prompt = alike(last, answer).prompt + answer(of_family, last) + own[:5]
+    family = number // FAMILY
+    if kind(number) == "turn":
+        last = number - 1 if kind(number - 1) == "turn" else of_kind("talk", family)[0]
+        prompt = alike(last, answer).prompt + answer(family, last) + own[:5]
         return Request(str(number), prompt, _talk(number, 14))
-    name, shared, tail = _SPECS[(number - FIRST) // FAMILIES]
-    source = random.Random(f"family {family(number)}")
+    name, shared, tail = _SPECS[number % FAMILY - FIRST]
+    source = random.Random(f"family {family}")
     text = [source.randrange(48) for _ in range(64)]
     if name == "talk":
         params = _talk(number, TALK_TOKENS)
     if name == "choice":
-        which = of_kind("choice", family(number)).index(number)
+        which = of_kind("choice", family).index(number)
         params = SamplingParams(max_tokens=10, temperature=1, seed=7, choice=which, logprobs=1)
     return Request(str(number), text[:shared] + own[:tail], params)
 

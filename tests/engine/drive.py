@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from os.path import commonprefix
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from nextfit.engine.request import Output, Request, Sampled
 from nextfit.engine.scheduler import Rows, Scheduler
 from nextfit.engine.sequence import Sequence
 from nextfit.model import Model
-from tests.engine.alike import alike, is_alike, kind
+from tests.engine.alike import FAMILY, FIRST, alike, kind
 from tests.engine.watch import Watch
 from tests.support.random_model import random_weights, small_config
 
@@ -64,31 +65,62 @@ OTHER = dict(
     linear_num_value_heads=4,
     indexer_budget=12,
 )
-MODELS = 2
 PENALISED = 200  # a request whose every token depends on how often others came before
 LONG = range(100, 104)  # requests with long answers that no end token cuts
 
 
 @cache
 def tiny_model(number: int) -> Model:
-    """Model 0 or 1. One that repeats what it reads would not notice state that is left behind: these do not."""
-    c = small_config(**TINY | (OTHER if number else {}))
+    """One that repeats what it reads would not notice state that is left behind: 0 and 1 do not."""
+    changes = [TINY, TINY | OTHER][number] if number < 2 else TINY | drawn_shape(number)
+    c = small_config(**changes)
     return Model(c, random_weights(c, seed=number, dtype=torch.float64), torch.float64)
+
+
+def drawn_shape(number: int) -> dict:
+    rng = random.Random(f"model {number}")
+    linear, full = "linear_attention", "full_attention"
+    layers = rng.choice([(linear, full), (full, linear), (linear, linear, full), (linear, full, full)])
+    heads, kv_heads = rng.choice([(2, 1), (2, 2), (4, 2)])
+    key_heads, value_heads = rng.choice([(1, 1), (1, 2), (2, 2), (2, 4)])
+    experts, chosen = rng.choice([(2, 1), (4, 2), (6, 3)])
+    return dict(
+        num_hidden_layers=len(layers),
+        layer_types=layers,
+        ple_layers=rng.choice([(0,), (len(layers) - 1,), (0, 1)]),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        indexer_n_heads=rng.choice([1, 2]),
+        indexer_budget=rng.choice([4, 8, 12, 16]),
+        linear_num_key_heads=key_heads,
+        linear_num_value_heads=value_heads,
+        value_heads_tiled=rng.random() < 0.5,
+        linear_conv_kernel_dim=rng.choice([2, 3, 4]),
+        output_gate_type=rng.choice(["sigmoid", "silu"]),
+        num_experts=experts,
+        num_experts_per_tok=chosen,
+        norm_topk_prob=rng.random() < 0.5,
+        hc_count=rng.choice([2, 3]),
+        ngram_size=rng.choice([2, 3]),
+        ple_conv_kernel_size=rng.choice([2, 3, 4]),
+        tie_word_embeddings=rng.random() < 0.5,
+    )
 
 
 @cache
 def request(number: int) -> Request:
     """One of endless requests, all different in length and settings; those that begin alike are in `alike`."""
-    if is_alike(number):
+    own = number % FAMILY
+    if own >= FIRST:
         return alike(number, lambda model, n: [t.token for t in solo(model, n).tokens])
     rng = random.Random(f"request {number}")
-    if number in LONG:
+    if own in LONG:
         prompt = [rng.randrange(48) for _ in range(rng.randint(16, 28))]
         params = SamplingParams(
             max_tokens=36, temperature=number % 2, seed=number, logprobs=1, ignore_eos=True
         )
         return Request(str(number), prompt, params)
-    if number == PENALISED:
+    if own == PENALISED:
         params = SamplingParams(
             max_tokens=20,
             temperature=0,
@@ -211,8 +243,10 @@ def force(way: str, right: list[int], step: int) -> list[int]:
 def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda e: None) -> None:
     """Drive the trace; every answer must be the solo one (the beginning of it where it was cancelled)."""
     e = engine(trace.model, **trace.limits)
-    watch = Watch(e, seen, lambda i: kind(int(i)) if is_alike(int(i)) else "other")
+    watch = Watch(e, seen, lambda i: kind(int(i)))
     prepare(e)
+    for n in trace.arrivals:
+        note_settings(request(n), e.model.config.indexer_budget, seen)
     answers = {n: Answer() for n in trace.arrivals}
     forced: dict[int, int] = {}  # request -> its tokens when it was last given drafts
     step = 0
@@ -238,6 +272,7 @@ def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda 
         assert step < 2000, "the engine makes no progress"
     for n, answer in answers.items():
         compare(answer, solo(trace.model, n), request(n))
+        seen["tokens compared"] += len(answer.tokens)
         assert answer.last is not None and answer.last.stats is not None
         assert answer.last.stats.cached_tokens == watch.cached.get(str(n), 0)
     pages = e.scheduler.cache.pages
@@ -246,6 +281,16 @@ def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda 
     e.scheduler.check()
     assert pages.free == pages.capacity
     assert e.scheduler.slots.free == e.scheduler.slots.capacity
+
+
+def note_settings(r: Request, budget: int, seen: Counter) -> None:
+    p = r.params
+    seen["prompts over the sparse budget"] += len(r.prompt) >= budget + 4
+    seen["greedy" if p.temperature == 0 else "sampled"] += 1
+    seen["penalties"] += p.repetition_penalty != 1 or bool(p.presence_penalty or p.frequency_penalty)
+    for name in ("top_k", "min_p", "logit_bias", "choice", "min_tokens"):
+        seen[name] += bool(getattr(p, name))
+    seen["top_p"] += p.top_p < 1
 
 
 def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], seen: Counter) -> list[Output]:
@@ -266,15 +311,17 @@ def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], se
                 known += [1] * 9  # beyond an end token
                 forced[n] = len(s.tokens)
                 s.drafts = force(trace.forced[n], known[: s.draft_room()], step)
-        before.append((s, s.decoding, len(s.drafts), s.accepted))
+        before.append((s, s.decoding, s.drafts, len(s.tokens), s.accepted))
     preempted = watch_preemption(e)
     out = e.step()
     seen["preempted"] += len(preempted)
-    for s, decoding, drafts, accepted in before:
-        if decoding and s.finish is None and s not in preempted:
-            depth = s.accepted - accepted
-            seen["accepted"] += depth
-            seen["rejected at", depth] += depth < drafts
+    for s, decoding, drafts, known, accepted in before:
+        new = s.tokens[known:]
+        if decoding and s.finish is None and new:  # it had its turn
+            depth = len(commonprefix([drafts, new]))
+            assert s.accepted - accepted == depth == len(new) - 1
+            seen["accepted of", len(drafts)] += depth
+            seen["rejected at", depth] += depth < len(drafts)
     seen["steps"] += 1
     seen["mixed steps"] += len({decoding for _, decoding, *_ in before}) == 2
     return out
