@@ -294,7 +294,7 @@ def note_settings(r: Request, budget: int, seen: Counter) -> None:
 
 
 def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], seen: Counter) -> list[Output]:
-    before = []
+    before: list[tuple[Sequence, bool, list[int], int, int]] = []
     for s in list(e.scheduler.running):
         n = int(s.request.id)
         if s.decoding:
@@ -315,13 +315,14 @@ def observed_step(e: Engine, trace: Trace, step: int, forced: dict[int, int], se
     preempted = watch_preemption(e)
     out = e.step()
     seen["preempted"] += len(preempted)
-    for s, decoding, drafts, known, accepted in before:
-        new = s.tokens[known:]
+    for s, decoding, given, length, accepted in before:
+        new = s.tokens[length:]
         if decoding and s.finish is None and new:  # it had its turn
-            depth = len(commonprefix([drafts, new]))
+            depth = len(commonprefix([given, new]))
             assert s.accepted - accepted == depth == len(new) - 1
-            seen["accepted of", len(drafts)] += depth
-            seen["rejected at", depth] += depth < len(drafts)
+            seen["accepted of", len(given)] += depth
+            seen["own drafts accepted"] += depth * (int(s.request.id) not in trace.forced)
+            seen["rejected at", depth] += depth < len(given)
     seen["steps"] += 1
     seen["mixed steps"] += len({decoding for _, decoding, *_ in before}) == 2
     return out

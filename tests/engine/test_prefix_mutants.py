@@ -17,15 +17,25 @@ from nextfit.model import State, model
 from nextfit.model.state import LinearState
 from nextfit.ops.batch import Batch
 from nextfit.ops.history import History, remember
+from nextfit.ops.sparse_attention import RING
 from tests.engine.alike import of_kind, turn
-from tests.engine.drive import Trace, run
+from tests.engine.drive import Trace, request, run
 
 Patch = pytest.MonkeyPatch
-SHARING = dict(sequences=2, prefill_chunk=64, draft=4, page_size=4, snapshots=16, answer_every=8)
-PARTED = of_kind("parted", 0)
+SHARING = dict(
+    sequences=2, prefill_chunk=64, draft=4, adaptive_draft=False, page_size=4, snapshots=16, answer_every=8
+)
+FIRST, PARTED = of_kind("first", 0)[0], of_kind("parted", 0)
+SHARERS = [PARTED[7], *of_kind("again", 0), *of_kind("longer", 0), *PARTED[8:11], PARTED[6]]
+STRANGERS = [n for n in range(12) if len(request(n).prompt) > RING][:3]
 TRACES = [
-    # one soon after the other on one prefix, parting one token before, at and after its last page
-    Trace(0, SHARING, {n: 3 * i for i, n in enumerate([*PARTED[6:11], PARTED[4]])}, check_drafts=True),
+    # several on one prefix, going on with different tokens at, before and after its last page, in slots of strangers
+    Trace(
+        0,
+        SHARING | dict(sequences=4),
+        dict.fromkeys([*STRANGERS, FIRST], 0) | {n: 12 + i for i, n in enumerate(SHARERS)},
+        check_drafts=True,
+    ),
     # an answer that is gone on with, snapshots of it being taken inside verified blocks
     Trace(
         0,

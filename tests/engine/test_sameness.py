@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.traces import alike_traces, certain, certain_alike, missing, missing_alike, run_drawn, traces
+from tests.engine.traces import (
+    alike_traces,
+    certain,
+    certain_alike,
+    missing,
+    missing_alike,
+    run_drawn,
+    traces,
+)
 
 MODELS = 2
 

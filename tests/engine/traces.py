@@ -32,19 +32,19 @@ def traces(draw: st.DrawFn, model: int) -> Trace:
         sequences=draw(st.sampled_from([4, 3, 2, 1])),
         prefill_chunk=draw(st.sampled_from([16, 50, 3, 64, 128, 23, 7, 1])),
         draft=draw(st.sampled_from([4, 8, 3, 1, 2, 5, 6, 7, 0])),
+        adaptive_draft=draw(st.booleans()),
         page_size=draw(st.sampled_from([4, 16])),
         kv_tokens=draw(st.sampled_from([1, None])),  # 1: as little as one request of the full context needs
     )
     rng = random.Random(draw(st.integers(0, 2**32)))
     numbers = rng.sample(range(REQUESTS), rng.randint(2, 5))
     numbers += [PENALISED] * (rng.random() < 0.3)
-    if rng.random() < 0.5:
-        numbers += rng.sample(LONG, 3)
+    numbers += rng.sample(LONG, rng.choice([0, 0, 1, 3]))
     numbers = [model * FAMILY + n for n in numbers]
     arrivals = {n: rng.choice([0, 0, 2, 9]) for n in numbers}
     cancels = {n: arrivals[n] + rng.randint(1, 15) for n in numbers if rng.random() < 0.3}
     forced = {n: rng.choice(WAYS) for n in numbers if rng.random() < 0.6}
-    return Trace(model, limits, arrivals, cancels, forced, check_drafts=rng.random() < 0.3)
+    return Trace(model, limits, arrivals, cancels, forced, check_drafts=rng.random() < 0.2)
 
 
 def certain(model: int) -> list[Trace]:
@@ -75,21 +75,22 @@ def alike_traces(draw: st.DrawFn, model: int) -> Trace:
         sequences=draw(st.sampled_from([4, 3, 2, 1])),
         prefill_chunk=draw(st.sampled_from([16, 3, 7, 50, 128])),
         draft=draw(st.sampled_from([4, 8, 3, 1, 0])),
+        adaptive_draft=draw(st.booleans()),
         page_size=draw(st.sampled_from([4, 16])),
         kv_tokens=draw(st.sampled_from([1, None, 200])),
         snapshot_every=draw(st.sampled_from([16, 32, 2048])),
         answer_every=draw(st.sampled_from([16, 1])),
     )
     rng = random.Random(draw(st.integers(0, 2**32)))
-    numbers = rng.sample(everybody(model), rng.randint(4, 8))
-    numbers += [turn(model, count) for count in (1, 2) if rng.random() < 0.3]
-    numbers += [n for n in of_kind("choice", model) if rng.random() < 0.5 and n not in numbers]
+    numbers = rng.sample(everybody(model), rng.randint(3, 6))
+    numbers += [turn(model, count) for count in (1, 2) if rng.random() < 0.2]
+    numbers += [n for n in of_kind("choice", model) if rng.random() < 0.3 and n not in numbers]
     numbers += [model * FAMILY + n for n in rng.sample(range(REQUESTS), rng.choice([0, 0, 1, 2]))]
     arrivals = {n: rng.choice([0, 0, 1, 4, 12, 30, 60]) for n in numbers}
     cancels = {n: arrivals[n] + rng.randint(1, 12) for n in numbers if rng.random() < 0.2}
     forced = {n: rng.choice(WAYS) for n in numbers if rng.random() < 0.4}
     preempts = {n: range(arrivals[n] + 2, 100, rng.randint(3, 9)) for n in numbers if rng.random() < 0.15}
-    return Trace(model, limits, arrivals, cancels, forced, rng.random() < 0.4, preempts)
+    return Trace(model, limits, arrivals, cancels, forced, rng.random() < 0.2, preempts)
 
 
 def certain_alike(model: int) -> list[Trace]:
@@ -114,8 +115,6 @@ def certain_alike(model: int) -> list[Trace]:
         Trace(model, roomy, dict.fromkeys([*choices, *parted[:3], first, again[0]], 0), {again[0]: 1}),
         Trace(model, roomy | dict(answer_every=4, draft=0), {talk: 0}, preempts={talk: range(4, 60, 3)}),
     ]
-
-
 
 
 def run_drawn(
@@ -143,7 +142,18 @@ def missing(seen: Counter, depths: int) -> list[object]:
     """What should have happened in `traces` and did not."""
     wanted: list[object] = ["mixed steps", "preempted", "drafts compared", "prompts over the sparse budget"]
     wanted += ["cancelled in the prompt", "cancelled while decoding", "cancelled while waiting"]
-    wanted += ["greedy", "sampled", "penalties", "top_k", "top_p", "min_p", "logit_bias", "choice", "min_tokens"]
+    wanted += [
+        "own drafts accepted",
+        "greedy",
+        "sampled",
+        "penalties",
+        "top_k",
+        "top_p",
+        "min_p",
+        "logit_bias",
+        "choice",
+        "min_tokens",
+    ]
     wanted += [("rejected at", depth) for depth in range(depths)]
     wanted += [("accepted of", drafts) for drafts in range(1, depths + 1)]
     return [what for what in wanted if not seen[what]]

@@ -1,0 +1,307 @@
+"""Mixed traffic on a real server for a while: `python -m tests.long.soak --minutes 30`.
+
+The bundled model in float64, with few slots, pages and snapshots, so that requests wait, are preempted and are
+evicted. Clients chat, complete, ask for several choices, share beginnings, sample with seeds, leave at any moment
+and send what must be refused. Every answer that is waited for must be what `LLM` gives to that request alone,
+cold, whole and without drafts. The exit code is 1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from nextfit.llm import LLM
+
+CONTEXT, CHUNK, CLIENTS = 1024, 128, 8
+OPTIONS = {
+    "--dtype": "float64",
+    "--context": CONTEXT,
+    "--sequences": 4,
+    "--prefill-chunk": CHUNK,
+    "--kv-tokens": CONTEXT,
+    "--snapshots": 8,
+    "--snapshot-every": 256,
+    "--log-level": "warning",
+}
+STUCK_SECONDS = 120.0
+GROWTH_MIB = 8.0  # of memory, from the middle third of the run to its last
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+@dataclass
+class Server:
+    """`nextfit serve` in a process of its own."""
+
+    process: subprocess.Popen[str]
+    url: str
+    engine: int  # process id
+
+    def gauge(self, name: str) -> float:
+        text = httpx.get(f"{self.url}/metrics", timeout=STUCK_SECONDS).text
+        found = re.search(rf"^nextfit:{name} (\S+)$", text, re.MULTILINE)
+        assert found is not None, name
+        return float(found[1])
+
+    def in_use(self) -> dict[str, float]:
+        """What requests and the cache hold, of every kind, and open files of both processes."""
+        names = ["running", "waiting"]
+        used = {n: self.gauge(f"num_requests_{n}") for n in names}
+        used |= {n: self.gauge(n) for n in ("pages_used", "pages_cached", "slots_used", "snapshots_used")}
+        for name, pid in ("server", self.process.pid), ("engine", self.engine):
+            used[f"{name}'s files"] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        return used
+
+    def memory(self) -> float:
+        """Resident MiB of both processes."""
+        total = 0
+        for pid in (self.process.pid, self.engine):
+            found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+            assert found is not None
+            total += int(found[1])
+        return total / 1024
+
+
+@contextmanager
+def serving(options: Mapping[str, object]) -> Iterator[Server]:
+    """A server on the bundled model that is ready, and has ended without a word when the block ends."""
+    words = [str(w) for pair in options.items() for w in pair]
+    command = [sys.executable, "-m", "nextfit", "serve", "--port", "0", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            found = re.match(r"ready at (\S+); try:", process.stdout.readline())
+            assert found is not None, process.stderr.read()
+            tasks = Path(f"/proc/{process.pid}/task").iterdir()
+            (engine,) = {int(child) for task in tasks for child in (task / "children").read_text().split()}
+            yield Server(process, found[1], engine)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request and the right answers of its choices: (text, finish reason) each."""
+
+    path: str
+    body: dict[str, Any]
+    answers: list[tuple[str, str]]
+
+
+def questions(count: int, seed: int) -> list[Question]:
+    """`count` different requests, several for each beginning, with the answers of each one alone."""
+    rng = random.Random(seed)
+    llm = LLM(dtype="float64", context=CONTEXT, sequences=1, prefill_chunk=CONTEXT, draft=0, snapshots=0)
+    beginnings = [[rng.randrange(900) for _ in range(n)] for n in (20, 70, 150, 300)]
+    out = []
+    for i in range(count):
+        body: dict[str, Any] = {
+            "max_tokens": rng.choice([1, 8, 16, 30]),
+            "temperature": rng.choice([0, 0.7, 1]),
+            "seed": i,
+            "top_p": rng.choice([1.0, 0.9]),
+            "frequency_penalty": rng.choice([0, 0, 0.5]),
+            "repetition_penalty": rng.choice([1.0, 1.0, 1.2]),
+        }
+        settings = dict(body)
+        if rng.random() < 0.3:
+            path = CHAT
+            messages = [{"role": "user", "content": f"Tell me about number {rng.randrange(5)}, please."}]
+            assert llm.template is not None
+            ids = llm.tokenizer.encode(llm.template.render(messages))
+            body["messages"] = messages
+        else:
+            path = COMPLETIONS
+            kind = rng.random()
+            tail = rng.choice([0, 1, 17, 40]) if kind < 0.8 else rng.randrange(400, 700)
+            ids = (rng.choice(beginnings) if kind < 0.8 else []) + [rng.randrange(900) for _ in range(tail)]
+            body["prompt"] = ids
+        n = rng.choice([1, 1, 1, 3])
+        body["n"] = n
+        results = [llm.generate(prompt_token_ids=[ids], params=settings | {"choice": c})[0] for c in range(n)]
+        out.append(Question(path, body, [(r.text, r.finish_reason) for r in results]))
+    return out
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"prompt": [1] * CONTEXT},
+    {"prompt": [1, 2], "max_tokens": 5000},
+    {"prompt": [10**6], "max_tokens": 2},
+    {"prompt": "a", "temperature": -1},
+    {"prompt": []},
+    {"max_tokens": 3},
+]
+
+
+@dataclass
+class Soak:
+    """Clients that ask until `end`, and what they saw."""
+
+    url: str
+    questions: list[Question]
+    end: float  # of the monotonic clock
+    seen: Counter = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)  # seconds between two pieces of a streamed answer
+    longest: float = 0.0  # seconds of a request
+
+    def run(self, seed: int) -> threading.Thread:
+        thread = threading.Thread(target=self._client, args=(random.Random(seed),))
+        thread.start()
+        return thread
+
+    def _client(self, rng: random.Random) -> None:
+        with httpx.Client(base_url=self.url, timeout=STUCK_SECONDS) as client:
+            while time.monotonic() < self.end and len(self.faults) < 20:
+                question = rng.choice(self.questions)
+                start = time.monotonic()
+                try:
+                    what = self._one(client, question, rng)
+                except Exception as error:
+                    self.faults.append(f"{type(error).__name__}: {error} for {question.body}"[:500])
+                else:
+                    self.seen[what] += 1
+                    self.longest = max(self.longest, time.monotonic() - start)
+
+    def _one(self, client: httpx.Client, q: Question, rng: random.Random) -> str:
+        way = rng.random()
+        if way < 0.05:
+            answer = client.post(COMPLETIONS, json=rng.choice(REFUSED))
+            assert answer.status_code in (400, 422) and answer.json()["error"]["message"], answer.text
+            return "refused, as it must be"
+        if way < 0.15:
+            try:
+                client.post(q.path, json=q.body, timeout=httpx.Timeout(10, read=rng.random() * 0.3 + 1e-3))
+            except httpx.ReadTimeout:
+                return "left before the answer"
+            return "answered before the client could leave"
+        if way < 0.25:
+            with client.stream("POST", q.path, json=q.body | {"stream": True}) as answer:
+                for _, _ in zip(range(rng.randint(0, 12)), answer.iter_lines(), strict=False):
+                    pass
+            return "left a stream"
+        if way < 0.6:
+            found = self._streamed(client, q)
+        else:
+            choices = client.post(q.path, json=q.body).raise_for_status().json()["choices"]
+            found = [
+                (c["text"] if "text" in c else c["message"]["content"], c["finish_reason"]) for c in choices
+            ]
+        assert found == q.answers, f"{found} instead of {q.answers}"
+        self.seen["answers compared"] += len(found)
+        return "streamed" if way < 0.6 else "whole"
+
+    def _streamed(self, client: httpx.Client, q: Question) -> list[tuple[str, str]]:
+        texts, reasons = [""] * len(q.answers), [""] * len(q.answers)
+        last = [0.0] * len(q.answers)
+        with client.stream("POST", q.path, json=q.body | {"stream": True}) as answer:
+            for line in answer.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                event = httpx.Response(200, content=line.removeprefix("data: ")).json()
+                for choice in event["choices"]:
+                    i = choice["index"]
+                    text = choice["text"] if "text" in choice else choice["delta"].get("content")
+                    if text:
+                        now = time.monotonic()
+                        if last[i]:
+                            self.gaps.append(now - last[i])
+                        texts[i], last[i] = texts[i] + text, now
+                    reasons[i] = choice["finish_reason"] or reasons[i]
+        return list(zip(texts, reasons, strict=True))
+
+
+def chunk_seconds(url: str, seed: int) -> float:
+    """Median time of a step that computes a whole chunk of a prompt, with nothing beside it."""
+    rng, times, chunks = random.Random(seed), [], 6
+    for _ in range(5):
+        body = {"prompt": [rng.randrange(900) for _ in range(chunks * CHUNK)], "max_tokens": 1}
+        start = time.monotonic()
+        httpx.post(f"{url}{COMPLETIONS}", json=body, timeout=STUCK_SECONDS).raise_for_status()
+        times.append((time.monotonic() - start) / chunks)
+    return statistics.median(times)
+
+
+def idle(server: Server) -> dict[str, float]:
+    """What is in use when everybody has left and the cache is flushed."""
+    deadline = time.monotonic() + STUCK_SECONDS
+    while server.gauge("num_requests_running") + server.gauge("num_requests_waiting"):
+        assert time.monotonic() < deadline, "requests are still running"
+        time.sleep(0.1)
+    httpx.post(f"{server.url}/flush_cache", timeout=STUCK_SECONDS).raise_for_status()
+    time.sleep(1.5)  # idle connections are closed, and what is in use is told again
+    return server.in_use()
+
+
+def soak(minutes: float, seed: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """Rows of a table, and what was wrong."""
+    asked = questions(60, seed)
+    with serving(OPTIONS) as server:
+        chunk = chunk_seconds(server.url, seed)
+        before = idle(server)
+        end = time.monotonic() + 60 * minutes
+        soaking = Soak(server.url, asked, end)
+        threads = [soaking.run(seed + 1 + i) for i in range(CLIENTS)]
+        memory = []
+        while any(t.is_alive() for t in threads):
+            memory.append(server.memory())
+            time.sleep(1)
+        after = idle(server)
+        chunk = max(chunk, chunk_seconds(server.url, seed + 1))
+        counts = {n: server.gauge(n) for n in ("num_preemptions_total", "prefix_cache_hits_total")}
+        accepted = server.gauge("spec_decode_num_accepted_tokens_total")
+    faults = list(soaking.faults)
+    third = len(memory) // 3
+    middle, last = statistics.median(memory[third : 2 * third]), statistics.median(memory[2 * third :])
+    if last - middle > GROWTH_MIB:
+        faults.append(f"memory grew from {middle:.1f} to {last:.1f} MiB")
+    if any(after[n] > before[n] + (CLIENTS if n.endswith("files") else 0) for n in before):
+        faults.append(f"in use before {before}, after {after}")
+    p99 = statistics.quantiles(soaking.gaps, n=100)[98]
+    if p99 > 2 * chunk:
+        faults.append(f"99 of 100 gaps are below {p99:.3f} s; two chunks take {2 * chunk:.3f} s")
+    rows = [(what, f"{count:,}") for what, count in sorted(soaking.seen.items())]
+    rows += [(name.removesuffix("_total"), f"{count:,.0f}") for name, count in counts.items()]
+    rows += [
+        ("drafts accepted", f"{accepted:,.0f}"),
+        ("longest request", f"{soaking.longest:.2f} s"),
+        ("gap between pieces: median, p99", f"{statistics.median(soaking.gaps):.3f}, {p99:.3f} s"),
+        ("its bound: two chunks", f"{2 * chunk:.3f} s"),
+        ("memory: middle third, last third", f"{middle:.1f}, {last:.1f} MiB"),
+        *((f"{what}: before, after", f"{before[what]:.0f}, {after[what]:.0f}") for what in before),
+    ]
+    return rows, faults
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    rows, faults = soak(args.minutes, args.seed)
+    for what, value in rows:
+        print(f"{what:40}{value}")
+    print("\n".join(faults) or "nothing was wrong")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
