@@ -23,6 +23,11 @@ from nextfit.engine.persist import CacheFile
 from nextfit.engine.request import Output, Request, Sampled
 from nextfit.errors import ConfigError, RequestError
 from nextfit.memory.arena import allocate
+from nextfit.memory.hardware import Hardware, host_memory
+from nextfit.memory.plan import plan
+from nextfit.memory.plan_fit import explain, smallest_changes
+from nextfit.memory.plan_values import MemoryPlan
+from nextfit.memory.plan_weights import from_checkpoint
 from nextfit.model import Model
 from nextfit.models import default_path
 from nextfit.ops.batch import Batch
@@ -103,9 +108,10 @@ class LLM:
         kept = _cache_file(checkpoint, limits, dtype, device, cache_file) if cache_file else None
         self.config, self.generation, self.context = c, checkpoint.generation, limits.context
         self.tokenizer, self.template = load_text(checkpoint)
+        planned = _plan(checkpoint, limits, dtype, device)
         self.model = load_model(checkpoint, dtype, device, draft > 0, progress)
         ends = {*checkpoint.generation.eos_token_ids, *self.tokenizer.end_ids}  # files may list only one
-        self.engine = Engine(self.model, limits, tuple(ends))
+        self.engine = Engine(self.model, limits, tuple(ends), plan=planned)
         self._requests = 0
         self._cache_file = kept
         if kept is not None:
@@ -243,15 +249,32 @@ def _cache_file(
     return CacheFile(Path(path), identity)
 
 
+def _plan(checkpoint: Checkpoint, limits: EngineConfig, dtype: str, device: str) -> MemoryPlan:
+    """What the engine will take. Raises ConfigError if it does not fit, before anything is loaded."""
+    c, weights = checkpoint.config, from_checkpoint(checkpoint)
+    # one CUDA device holds all of it, and nobody has measured what its driver takes
+    hardware = Hardware((), host_memory() if torch.device(device).type == "cpu" else 1 << 60)
+    found = plan_limits(limits, _dtype(checkpoint, dtype))
+    p = plan(c, weights, hardware, found)
+    if not p.fits:
+        raise ConfigError(explain(p, smallest_changes(c, weights, hardware, found)))
+    return p
+
+
+def _dtype(checkpoint: Checkpoint, name: str) -> torch.dtype:
+    name = checkpoint.config.dtype if name == "auto" else name
+    if name not in DTYPES:
+        raise ConfigError(f"dtype is {name!r}; expected one of {', '.join(DTYPES)} (--dtype)")
+    return DTYPES[name]
+
+
 def load_model(
     checkpoint: Checkpoint, dtype: str, device: str, draft: bool, progress: Progress | None = None
 ) -> Model:
     """Read the weights and build the model that computes in `dtype` ("auto": the checkpoint's own)."""
-    name = checkpoint.config.dtype if dtype == "auto" else dtype
-    if name not in DTYPES:
-        raise ConfigError(f"dtype is {name!r}; expected one of {', '.join(DTYPES)} (--dtype)")
+    computed = _dtype(checkpoint, dtype)
     weights = load_weights(checkpoint, device=device, draft=draft, progress=progress)
-    return Model(checkpoint.config, weights, DTYPES[name])
+    return Model(checkpoint.config, weights, computed)
 
 
 @torch.no_grad()

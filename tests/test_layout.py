@@ -53,6 +53,7 @@ TORCH_FREE = (
     "nextfit.engine.request",
     "nextfit.engine.scheduler",
     "nextfit.engine.sequence",
+    "nextfit.memory.ledger",
     "nextfit.memory.plan",
     "nextfit.memory.report",
     "nextfit.models",

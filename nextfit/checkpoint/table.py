@@ -53,6 +53,11 @@ class NgramTable:
         self._starts = np.array([s.start for s in ordered] + [ordered[-1].start + ordered[-1].rows])
         self._bytes = [_map(s, self._width) for s in ordered]
 
+    @property
+    def nbytes(self) -> int:
+        """Of its rows in the files."""
+        return self.shape[0] * self._width
+
     def gather(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows `ids` (int64, any shape, below the table's rows): [*ids.shape, columns] in `dtype`.
 

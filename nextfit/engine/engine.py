@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import torch
 
+from nextfit.cache import Pool, SharedPool
 from nextfit.engine.batch import PageTables
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.depth import Acceptance, DraftDepth
@@ -21,8 +22,9 @@ from nextfit.engine.snapshots import Snapshots
 from nextfit.errors import RequestError
 from nextfit.memory.allocator import keep_freed_memory
 from nextfit.memory.arena import Memory, allocate
-from nextfit.memory.plan_values import Limits
-from nextfit.model import Model
+from nextfit.memory.ledger import Account, Ledger
+from nextfit.memory.plan_values import Limits, MemoryPlan
+from nextfit.model import Model, weight_bytes
 
 
 def plan_limits(config: EngineConfig, dtype: torch.dtype) -> Limits:
@@ -48,10 +50,12 @@ class Engine:
         config: EngineConfig,
         ends: tuple[int, ...],
         clock: Callable[[], float] = time.perf_counter,
+        plan: MemoryPlan | None = None,
     ) -> None:
         """`ends` are the token ids that finish an answer unless a request sets `ignore_eos`.
 
-        `clock` gives seconds; only how many tokens are drafted depends on it.
+        `clock` gives seconds; only how many tokens are drafted depends on it. `plan` is what the ledger compares with;
+        left out, it knows only of what the engine itself allocates.
         """
         keep_freed_memory()
         self.model, self.config, self.ends = model, config, frozenset(ends)
@@ -61,6 +65,7 @@ class Engine:
         self._tables = PageTables(self.memory.buffers.tables)
         self._drafting = config.draft > 0 and model.draft is not None
         self.snapshots = Snapshots(self.scheduler, self.state)
+        self._ledger = self._open_ledger(plan)
         self._paranoid = Paranoid(self.scheduler, self.memory, model) if config.paranoid else None
         self._clock = clock
         self._depths = DraftDepth()
@@ -72,6 +77,16 @@ class Engine:
 
     def _allocate(self) -> Memory:
         return allocate(self.model, plan_limits(self.config, self.model.dtype))
+
+    def _open_ledger(self, plan: MemoryPlan | None) -> Ledger:
+        arena = self.memory.arena
+        return Ledger(
+            plan.owners() if plan else arena.planned, arena.taken + weight_bytes(self.model.weights)
+        )
+
+    def ledger(self) -> list[Account]:
+        """Bytes planned, allocated and used at most until now, by owner."""
+        return self._ledger.accounts()
 
     def add(self, request: Request) -> None:
         """Queue a request; RequestError if it cannot be served, then nothing has changed."""
@@ -134,9 +149,22 @@ class Engine:
         start = self._clock()
         rows = self.scheduler.schedule()
         if rows:
+            self._ledger.note(**self._used(rows))
             with self._paranoid.watch(rows) if self._paranoid else nullcontext():
                 out += self._compute(rows, start)
         return out
+
+    def _used(self, rows: list[Rows]) -> dict[str, float]:
+        """Shares of what is divided that a step of these rows has in use."""
+        cache, slots = self.scheduler.cache, self.scheduler.slots
+        pools: dict[str, Pool | SharedPool] = {
+            "pages": cache.pages,
+            "slots": slots,
+            "snapshots": cache.host.snapshots,
+        }
+        used = {name: 1 - pool.free / pool.capacity for name, pool in pools.items() if pool.capacity}
+        most = self.config.prefill_chunk + self.config.sequences * (1 + self.config.draft)
+        return used | {"rows": sum(r.count for r in rows) / most}
 
     def _compute(self, rows: list[Rows], start: float) -> list[Output]:
         """A step of the scheduled rows, which began at `start`."""

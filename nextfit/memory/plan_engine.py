@@ -191,7 +191,7 @@ def _temporaries(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[B
     tokens = min(limits.context, HISTORY_STAGE) + 2 * limits.page_size
     each = 2 * c.num_key_value_heads * c.head_dim * (a if a == m else a + m)
     words = f"{tokens} tokens, whole pages, x {each} B, gathered from pages and widened for the products"
-    yield Buffer("history stage", "keys and values attended to", HOST, tokens * each, LAYER, words)
+    yield Buffer("scratch", "history stage", HOST, tokens * each, LAYER, words)
     found = _stages(c, limits, a, m)
     name = max(found, key=lambda n: found[n][0])
     nbytes, words = found[name]

@@ -191,6 +191,13 @@ class MemoryPlan:
             found[b.owner] += b.bytes
         return {o: found[o] for o in OWNERS if found[o]}
 
+    def owners(self) -> dict[str, int]:
+        """Owner -> bytes in all places."""
+        found: Counter[str] = Counter()
+        for b in self.buffers:
+            found[b.owner] += b.bytes
+        return dict(found)
+
     def short(self) -> dict[str, int]:
         """Memories that are too small, and how many bytes they lack."""
         lacking = {m: self.used(m) - capacity for m, capacity in self.places().items()}

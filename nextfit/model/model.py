@@ -32,7 +32,7 @@ class Model:
 
     def __init__(self, c: ModelConfig, slots: Mapping[str, Any], dtype: torch.dtype) -> None:
         w = Weights(slots)
-        self.config, self.dtype = c, dtype
+        self.config, self.dtype, self.weights = c, dtype, slots
         self.embedding = w.matrix("embed_tokens")
         self.head = w.matrix("embed_tokens" if c.tie_word_embeddings else "lm_head")
         below = [w.below(f"layers.{i}.") for i in range(c.num_hidden_layers)]

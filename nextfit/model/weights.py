@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from nextfit.checkpoint.packed import Weight
+from nextfit.checkpoint.packed import Packed, Stack, Weight
 
 
 class Weights:
@@ -31,3 +32,25 @@ class Weights:
         """A GAIN, VECTOR, DECAY or CONV slot, float32."""
         tensor: Tensor = self._slots[self._prefix + name]
         return tensor
+
+
+def weight_bytes(slots: Mapping[str, Any]) -> Counter[str]:
+    """Owner in the memory plan -> bytes that its weights take, the n-gram table's in its file."""
+    found: Counter[str] = Counter()
+    for name, weight in slots.items():
+        if name.startswith("mtp."):
+            owner = "draft"
+        elif name.endswith(".table"):
+            owner = "n-gram table"
+        else:
+            owner = "experts" if ".experts." in name else "weights"
+        found[owner] += _bytes(weight)
+    return found
+
+
+def _bytes(weight: Any) -> int:
+    if isinstance(weight, Stack):
+        return sum(_bytes(p) for p in weight.parts)
+    if isinstance(weight, Packed):
+        return sum(x.nbytes for x in weight.parts.values())
+    return weight.nbytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import json
+import logging
 import os
 import shutil
 import signal
@@ -24,6 +25,8 @@ from nextfit.server.process import DUMP_SIGNAL
 
 if TYPE_CHECKING:
     from nextfit.engine.engine import Engine
+
+log = logging.getLogger("nextfit")
 
 LOOK_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -65,8 +68,13 @@ def _end_with_parent() -> None:
 def load(options: dict[str, object], progress: Progress) -> Built:
     """The engine of the checkpoint at `options["path"]` (None: the bundled one)."""
     from nextfit.llm import LLM
+    from nextfit.memory.plan_values import size
 
     llm = LLM(progress=progress, **options)  # type: ignore[arg-type]
+    log.info(
+        "memory",
+        extra={"fields": {a.owner.replace(" ", "_"): size(a.allocated) for a in llm.engine.ledger()}},
+    )
     return replace(offer(llm.engine, llm.generation), save_cache=llm.save_cache)
 
 

@@ -118,6 +118,7 @@ class ScriptedModel:
     ) -> None:
         self.config = small_config(vocab_size=vocabulary)
         self.draft = ScriptedDraft(self)
+        self.weights: dict[str, Tensor] = {}
         self.end, self.wrong, self.pause, self.fail_at = end, wrong, pause, fail_at
         self.steps = 0
         self.forward_seconds = 0.0
