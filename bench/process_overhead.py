@@ -13,9 +13,10 @@ import time
 from functools import partial
 
 from nextfit.engine.params import SamplingParams
-from nextfit.engine.request import Output, Request, Sampled
+from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.llm import LLM
 from nextfit.server import link, messages
+from nextfit.server.metrics import Metrics, Timer
 from nextfit.server.process import EngineProcess
 from nextfit.server.worker import Worker
 
@@ -25,18 +26,24 @@ LIMIT = 0.1  # ms a step on either side
 
 def message_times(steps: int, tokens: int, alternatives: int) -> tuple[float, float, float]:
     """Median ms a step of the engine's side, of the server's side, and of the way between them."""
+    clock = time.perf_counter
     top = tuple((i, -1.5) for i in range(alternatives))
     sampled = tuple(Sampled(i, -0.5 if top else None, top) for i in range(tokens))
-    outputs = [Output(f"{i:032x}-0", sampled) for i in range(SEQUENCES)]
+    stats = Stats(1000, 100, 96, 50, 200, 50)
+    outputs = [Output(f"{i:032x}-0", sampled, stats=stats) for i in range(SEQUENCES)]
     worker, loop = Worker(EngineProcess("")), asyncio.new_event_loop()
     queue: asyncio.Queue[object] = asyncio.Queue()
+    metrics = Metrics(lambda: None)
+
+    def deliver(timer: Timer, event: object) -> None:
+        timer.advance(event)
+        loop.call_soon_threadsafe(queue.put_nowait, event)
+
     for output in outputs:
-        deliver = partial(loop.call_soon_threadsafe, queue.put_nowait)
-        worker._waiting[output.request_id] = deliver
+        worker._waiting[output.request_id] = partial(deliver, Timer(metrics, clock()))
     server = link.listen()
     engine = link.connect(server.folder)
     taken: tuple[list[float], list[float], list[float]] = ([], [], [])
-    clock = time.perf_counter
     for _ in range(steps):
         times = [clock()]
         engine.receive(0)

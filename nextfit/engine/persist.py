@@ -56,7 +56,7 @@ class CacheFile:
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
                 pass
         except OSError as error:
-            raise ConfigError(f"--cache-file {path}: cannot be written: {error}") from None
+            raise ConfigError(f"--cache-file {path}: cannot be written: {error.strerror or error}") from None
 
     def load(self, snapshots: Snapshots) -> None:
         """Fill the cache, which is empty, from the file if it is there and fits.

@@ -134,16 +134,18 @@ class Generation:
             for _ in self._choices:
                 while not isinstance((item := await self._events.get())[1], Accepted):
                     if isinstance(item[1], Exception):
+                        self.close("error")
                         raise item[1]
                     self._early.append(item)
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
+    def close(self, reason: str = "abort") -> None:
+        """End what still runs, for this reason."""
         for choice in self._choices:
             if choice.reason is None:
-                choice.end("abort", self.usage)
+                choice.end(reason, self.usage)
                 self._worker.cancel(choice.request.id)
         self.record.notes = {
             "prompt_tokens": self.usage.prompt_tokens,
@@ -172,10 +174,12 @@ class Generation:
             index, event = self._early.popleft() if self._early else await self._events.get()
             choice = self._choices[index]
             if isinstance(event, Exception):
+                self.close("error")
                 raise event
             if isinstance(event, Accepted) or choice.reason is not None:
                 continue
             if event.finish_reason in ("error", "cancelled"):
+                self.close("error")
                 raise ApiError(500, event.error or f"the engine ended the request: {event.finish_reason}")
             piece = choice.advance(event, self.usage)
             if choice.reason is not None:

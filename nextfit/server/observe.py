@@ -18,6 +18,7 @@ from nextfit.server.metrics import Metrics
 log = logging.getLogger("nextfit")
 
 CLIENT_ID_LENGTH = 128
+POLLED = frozenset({"/health", "/metrics"})  # by machines, every few seconds
 
 
 @dataclass(slots=True)
@@ -80,8 +81,5 @@ class Observe:
             **record.notes,
             "error": record.error,
         }
-        level = logging.DEBUG if scope["path"] in QUIET and status == 200 else logging.INFO
+        level = logging.DEBUG if scope["path"] in POLLED and status != 401 else logging.INFO
         log.log(level, "request", extra={"fields": fields})
-
-
-QUIET = frozenset({"/health", "/metrics"})  # asked every few seconds by machines

@@ -45,8 +45,9 @@ def test_a_line_for_each_request(handler: None, capfd: pytest.CaptureFixture[str
         refused = client.post("/v1/completions", json={"prompt": SECRET, "top_k": SECRET})
         client.get(f"/no/{SECRET.replace(' ', '%0a')}?key={SECRET}")
         client.get("/health")
+        client.post("/v1/completions", json={"prompt": "?"})
     text = capfd.readouterr().err
-    first, second, third, fourth = lines(text)
+    first, second, third, fourth, fifth = lines(text)
     assert whole.headers["x-request-id"] == first["id"] == whole.json()["id"].removeprefix("chatcmpl-")
     assert (
         first.items()
@@ -68,7 +69,8 @@ def test_a_line_for_each_request(handler: None, capfd: pytest.CaptureFixture[str
     assert len({first["id"], second["id"], third["id"], fourth["id"]}) == 4
     assert text.count(SECRET) == 0
     assert (fourth["status"], fourth["error"]) == ("404", "not_found")
-    assert len(text.splitlines()) == 4
+    assert (fifth["status"], fifth["finish"], fifth["error"]) == ("500", "error", "500")
+    assert len(text.splitlines()) == 5
 
 
 def test_levels(handler: None, capfd: pytest.CaptureFixture[str]) -> None:
