@@ -1,6 +1,6 @@
 """How many tokens to draft: as many as gave the most tokens a second, by what was accepted and what rounds cost.
 
-Everything seen fades, towards the hope that a draft is right; so what has not been tried for long is tried again.
+Everything seen fades into the hope that drafts are right, so what has not been tried for long is tried again.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 FADE = 0.95  # of everything seen, with each round
-HOPE = (
-    0.05  # weight, in rounds, of the belief that a draft is as right as the one before it, and the first is
-)
+HOPE = 0.6  # how often the first draft is right before it was seen; another, as often as the one before it
 PRIOR_SLOPE = 0.1  # what a draft adds to the cost of a round, of the round's cost, before it was measured
 PRIOR_WEIGHT = 0.005  # in rounds, times drafts squared
 
@@ -31,10 +29,10 @@ class Acceptance:
 
     def tokens(self, most: int) -> list[float]:
         """Tokens that a round is expected to add with 0, 1, ... drafts: up to `most`, and one more than last time."""
-        total, reached, p = 1.0, 1.0, 1.0
+        total, reached, p = 1.0, 1.0, HOPE
         out = [total]
         for j in range(min(most, self._last + 1, len(self._tried))):
-            p = (self._right[j] + HOPE * p) / (self._tried[j] + HOPE)
+            p = (self._right[j] + p) / (self._tried[j] + 1)  # hope counts as much as one round
             reached *= p
             total += reached
             out.append(total)

@@ -56,12 +56,14 @@ def always(p: float, falling: float = 1.0) -> Right:
 @pytest.mark.parametrize("right", [0, 0.1, 0.3, 0.5, 0.7, 0.9, 1])
 @pytest.mark.parametrize("falling", [1.0, 0.9])
 def test_close_to_the_best_fixed_depth(right: float, each: float, falling: float) -> None:
-    """At least 95 % of its speed, over seeds, once the first rounds are over."""
+    """At least 95 % of its speed once the first rounds are over, and 90 % in the first 60."""
     chance = always(right, falling)
-    found: list[tuple[int, float, int]] = []
-    for seed in range(3):
-        found += list(rounds(iter([chance] * 800), each, seed))[200:]
-    assert speed(found) > 0.95 * best(chance, each)
+    early, later = list[tuple[int, float, int]](), list[tuple[int, float, int]]()
+    for seed in range(4):
+        found = list(rounds(iter([chance] * 600), each, seed))
+        early, later = early + found[:60], later + found[150:]
+    assert speed(later) > 0.95 * best(chance, each)
+    assert speed(early) > 0.9 * best(chance, each)
 
 
 @pytest.mark.parametrize(("before", "then"), [(0.1, 0.95), (0.95, 0.1), (0.0, 0.7)])
@@ -75,10 +77,10 @@ def test_follows_a_change(before: float, then: float) -> None:
 
 
 def test_tries_again_where_drafts_do_not_pay() -> None:
-    """Now and then, and rarely: a few rounds of a hundred."""
+    """Now and then: about every tenth round."""
     depths = [depth for *_, depth in rounds(iter([always(0)] * 1000), 0.2, 0)][200:]
     tried = [i for i, depth in enumerate(depths) if depth]
-    assert max(b - a for a, b in zip(tried, tried[1:], strict=False)) < 64 and len(tried) < 0.06 * len(depths)
+    assert max(b - a for a, b in zip(tried, tried[1:], strict=False)) < 64 and len(tried) < 0.15 * len(depths)
 
 
 def test_a_round_that_was_held_up_says_little() -> None:
