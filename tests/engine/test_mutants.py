@@ -27,7 +27,7 @@ TRACES = [
     # slots in turn, chunks that end anywhere, penalties inside verified blocks, all depths of rejection
     Trace(
         0,
-        dict(sequences=2, prefill_chunk=23, draft=4, page_size=4),
+        dict(sequences=2, prefill_chunk=23, draft=4, adaptive_draft=False, page_size=4),
         {5: 0, 9: 0, 101: 0, 2: 3, PENALISED: 3},
         {},
         {5: "2", 9: "right", 101: "alternating", 2: "1", PENALISED: "right"},
@@ -36,7 +36,7 @@ TRACES = [
     # preemption
     Trace(
         0,
-        dict(sequences=4, prefill_chunk=64, draft=3, page_size=4, kv_tokens=1),
+        dict(sequences=4, prefill_chunk=64, draft=3, adaptive_draft=False, page_size=4, kv_tokens=1),
         dict.fromkeys(LONG, 0),
     ),
 ]
