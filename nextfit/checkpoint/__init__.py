@@ -16,7 +16,7 @@ from nextfit.checkpoint.names import Slot, draft_slots, trunk_slots
 from nextfit.checkpoint.quantization import check_method
 from nextfit.checkpoint.regions import targets
 from nextfit.checkpoint.safetensors import read_json, read_safetensors
-from nextfit.checkpoint.source import Ignored, Piece, TensorMap
+from nextfit.checkpoint.source import Ignored, Piece, TensorMap, distinct
 from nextfit.config import GenerationDefaults, ModelConfig
 from nextfit.errors import CheckpointError
 
@@ -83,7 +83,7 @@ def _open_hf(path: Path) -> Checkpoint:
         read_json(settings) if settings.is_file() else {}, settings, config
     )
     sources = read_safetensors(path)
-    if config.tie_word_embeddings and any(s.name == "lm_head.weight" for s in sources):
+    if config.tie_word_embeddings and "lm_head.weight" in sources:
         config = replace(config, tie_word_embeddings=False)
     tensors = map_tensors(config, sources)
     for owner in (raw, raw.get("text_config")):
@@ -126,9 +126,9 @@ def _without_draft(config: ModelConfig, tensors: TensorMap) -> tuple[ModelConfig
     if config.mtp_num_hidden_layers:
         warnings.append("the files hold no draft head (mtp.*): nothing will be drafted")
     reason = "draft head, which the configuration says the model has not (mtp_num_hidden_layers 0)"
-    sources = {(s.file, s.offset): s for p in head for s in p.sources.values()}
+    sources = distinct(s for p in head for s in p.sources.values())
     kept: list[Piece] = [p for p in tensors.pieces if not p.part.startswith("mtp.")]
-    ignored = [*tensors.ignored, *(Ignored(s, reason) for s in sources.values())]
+    ignored = [*tensors.ignored, *(Ignored(s, reason) for s in sources)]
     return replace(config, mtp_num_hidden_layers=0), replace(
         tensors, pieces=kept, ignored=ignored, warnings=warnings
     )

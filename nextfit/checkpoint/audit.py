@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache
 
 from nextfit.checkpoint.formats import FORMATS, data_bytes
 from nextfit.checkpoint.names import Kind
 from nextfit.checkpoint.ngram_hash import ngram_hash
 from nextfit.checkpoint.regions import Interval, Target, data_shapes, region, scale_shapes
-from nextfit.checkpoint.source import Piece, Source, TensorMap
+from nextfit.checkpoint.source import PerExpert, Piece, Source, TensorMap
 from nextfit.config import ModelConfig
 from nextfit.errors import CheckpointError
 
@@ -25,8 +24,8 @@ _ALLOWED = {
 _SHOWN = 6  # experts or rows named in one message
 
 
-def _spell(source: Source) -> str:
-    return f"{source.file}: {source.name}"
+def _spell(source: Source | PerExpert) -> str:
+    return f"{source.members[0].file}: {source.name}"
 
 
 def _wrong_shape(piece: Piece, target: Target) -> Iterator[str]:
@@ -60,15 +59,6 @@ def _wrong_shape(piece: Piece, target: Target) -> Iterator[str]:
         return
     if data.nbytes != wanted_bytes:
         yield f"{_spell(data)} has {data.nbytes} bytes, expected {wanted_bytes} for {list(at.logical)}"
-
-
-def _outside(sources: Iterable[Source]) -> Iterator[str]:
-    """Tensors that do not lie inside their file."""
-    size_of = cache(lambda file: file.stat().st_size)
-    for s in sources:
-        size = size_of(s.file)
-        if s.offset + s.nbytes > size:
-            yield f"{_spell(s)} ends at byte {s.offset + s.nbytes}, past the end of the file ({size} bytes)"
 
 
 def _gaps(intervals: Iterable[Interval], whole: int) -> tuple[list[Interval], list[Interval]]:
@@ -106,6 +96,9 @@ def _rows_covered(name: str, pieces: list[Piece], rows: int, what: str = "") -> 
 def _experts_covered(target: Target, pieces: list[Piece]) -> Iterator[str]:
     """Every expert once, and all of one format (they share one buffer)."""
     name, rows, count = target.part.name, target.part.rows, target.experts or 0
+    if all(p.expert is None for p in pieces):
+        yield from _rows_covered(name, pieces, rows)
+        return
     by_expert: dict[int, list[Piece]] = defaultdict(list)
     for p in pieces:
         for e in range(count) if p.expert is None else (p.expert,):
@@ -156,11 +149,11 @@ def _covered(target: Target, pieces: list[Piece], config: ModelConfig) -> Iterat
 
 def _unused(pieces: Iterable[tuple[Piece, Target]]) -> Iterator[str]:
     """Sources of which some rows or columns go nowhere (each piece has passed `_wrong_shape`)."""
-    shared: dict[tuple[str, int], list[tuple[Piece, Target]]] = defaultdict(list)
+    shared: dict[tuple[str, str], list[tuple[Piece, Target]]] = defaultdict(list)
     for piece, target in pieces:
         if piece.source_rows is not None or piece.columns is not None:
             data = piece.sources["data"]
-            shared[str(data.file), data.offset].append((piece, target))
+            shared[str(data.members[0].file), data.name].append((piece, target))
     for users in shared.values():
         at = [region(p, t) for p, t in users]
         rows, _ = _gaps((r.source_rows for r in at), at[0].source_shape[0])
@@ -171,7 +164,10 @@ def _unused(pieces: Iterable[tuple[Piece, Target]]) -> Iterator[str]:
 
 
 def audit(config: ModelConfig, tensors: TensorMap, parts: dict[str, Target]) -> list[str]:
-    """Everything that keeps `tensors` from being the model whose parts are `parts`; empty if nothing does."""
+    """Everything that keeps `tensors` from being the model whose parts are `parts`; empty if nothing does.
+
+    That each tensor lies inside its file, and no two in one place, its reader has checked.
+    """
     found: dict[str, list[Piece]] = {name: [] for name in parts}
     for piece in tensors.pieces:
         found[piece.part].append(piece)
@@ -183,7 +179,6 @@ def audit(config: ModelConfig, tensors: TensorMap, parts: dict[str, Target]) -> 
         problems += wrong
         if not wrong:
             sound.append((piece, parts[piece.part]))
-    problems += _outside(s for p in tensors.pieces for s in p.sources.values())
     bad = {p.part for p in tensors.pieces} - {p.part for p, _ in sound}
     for name, pieces in found.items():
         if name not in bad:

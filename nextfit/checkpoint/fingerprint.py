@@ -17,7 +17,8 @@ def fingerprint(checkpoint: Checkpoint) -> str:
 
     Another copy of the same files counts as others; a changed file that keeps its size, time and samples does not.
     """
-    files = {s.file for piece in checkpoint.tensors.pieces for s in piece.sources.values()}
+    pieces = checkpoint.tensors.pieces
+    files = {s.file for piece in pieces for source in piece.sources.values() for s in source.members}
     found = hashlib.sha256()
     for file in sorted(files):
         _add(found, file)

@@ -10,11 +10,13 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
+from operator import attrgetter
 
 from nextfit.checkpoint.names import Kind, draft_slots, trunk_slots
 from nextfit.checkpoint.ngram_hash import ngram_hash
 from nextfit.checkpoint.quantization import ACTIVATION_SCALES, LEAVES, Layout, detect
-from nextfit.checkpoint.source import Ignored, Piece, Source, TensorMap
+from nextfit.checkpoint.source import Ignored, PerExpert, Piece, Source, TensorMap
 from nextfit.config import ModelConfig
 from nextfit.errors import CheckpointError
 
@@ -85,6 +87,8 @@ class _Reader:
     def pieces(self, base: str, layout: Layout) -> list[Piece] | None:
         """The pieces that the weight `base` fills, None if the model has no such weight."""
         fmt, sources = layout.format, layout.sources
+        if isinstance(sources["data"], PerExpert):
+            return [Piece(base.replace(".*.", "."), fmt, sources)]
         if table := _TABLE.fullmatch(base):
             if table[1] not in self.parts:
                 return None
@@ -105,10 +109,12 @@ class _Reader:
         part = base if bare else f"{base}.weight"
         return [Piece(part, fmt, sources)] if part in self.parts else None
 
-    def weight(self, base: str, group: dict[str, Source]) -> None:
+    def weight(self, base: str, group: Mapping[str, Source | PerExpert]) -> None:
         """One weight with its scales."""
-        for leaf in [leaf for leaf in ACTIVATION_SCALES if leaf in group and len(group) > 1]:
-            self.map.ignored.append(Ignored(group.pop(leaf), "scale of activations; weights are used alone"))
+        unused = [leaf for leaf in ACTIVATION_SCALES if leaf in group and len(group) > 1]
+        reason = "scale of activations; weights are used alone"
+        self.map.ignored.extend(Ignored(group[leaf], reason) for leaf in unused)
+        group = {leaf: source for leaf, source in group.items() if leaf not in unused}
         try:
             layout = detect(base, group)
         except CheckpointError as error:
@@ -127,6 +133,41 @@ class _Reader:
             self.weight(base, group)
         for name, shard in shards.items():
             self.weight(name, shard | ({"weight_scale": scale} if scale else {}))
+
+
+def _per_expert(tensors: dict[str, Source], name: str, count: int) -> PerExpert | None:
+    """Take `name`, with * for the expert, out of `tensors` if all of `count` experts have it and all alike."""
+    before, after = name.split("*")
+    names = [f"{before}{e}{after}" for e in range(count)]
+    members = tuple(filter(None, map(tensors.pop, names, repeat(None))))
+    if len(members) == count and len(set(map(attrgetter("format", "shape"), members))) == 1:
+        return PerExpert(name, members)
+    tensors.update((s.name, s) for s in members)
+    return None
+
+
+def _expert_groups(
+    parts: Mapping[str, Kind], count: int, tensors: dict[str, Source]
+) -> dict[str, dict[str, PerExpert]]:
+    """Weights that are there once for each expert, by name with * for the expert: taken out of `tensors`.
+
+    A weight stays there, one by one, if its experts are not all alike or if there are more or fewer of them.
+    """
+    groups: dict[str, dict[str, PerExpert]] = {}
+    for part in (p for p, kind in parts.items() if kind is Kind.EXPERTS):
+        experts, _, projection = part.rpartition(".")
+        for prefix in (*_PREFIXES, ""):
+            leaves = [x for x in LEAVES if f"{prefix}{experts}.0.{projection}.{x}" in tensors]
+            if leaves:
+                base = f"{experts}.*.{projection}"
+                found = {x: _per_expert(tensors, f"{prefix}{base}.{x}", count) for x in leaves}
+                groups[base] = {leaf: stack for leaf, stack in found.items() if stack}
+                break
+    for name in list(tensors):
+        if one := _EXPERT.match(_strip(name)):
+            for odd in groups.pop(f"{one[1]}.*.{one[3]}", {}).values():
+                tensors.update((s.name, s) for s in odd.members)
+    return groups
 
 
 def _groups(reader: _Reader, sources: Iterable[Source]) -> dict[str, dict[str, Source]]:
@@ -152,11 +193,13 @@ def _groups(reader: _Reader, sources: Iterable[Source]) -> dict[str, dict[str, S
     return groups
 
 
-def map_tensors(config: ModelConfig, sources: Iterable[Source]) -> TensorMap:
+def map_tensors(config: ModelConfig, tensors: Mapping[str, Source]) -> TensorMap:
     """Find the place of every tensor of a safetensors checkpoint."""
     parts = {p.name: s.kind for s in (*trunk_slots(config), *draft_slots(config)) for p in s.parts}
     reader = _Reader(config, parts, TensorMap())
-    groups = _groups(reader, sources)
+    rest = dict(tensors)
+    experts = _expert_groups(parts, config.num_experts, rest)
+    groups = _groups(reader, rest.values())
     tables: dict[str, dict[str, dict[str, Source]]] = {}
     for base in groups:
         if table := _TABLE.fullmatch(base):
@@ -166,6 +209,8 @@ def map_tensors(config: ModelConfig, sources: Iterable[Source]) -> TensorMap:
     for base, group in groups.items():
         if not _TABLE.fullmatch(base):
             reader.weight(base, group)
+    for base, stack in experts.items():
+        reader.weight(base, stack)
     for base, shards in tables.items():
         reader.table(base, groups.get(base, {}), shards)
     return reader.map

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from nextfit.checkpoint import Checkpoint, open_checkpoint
-from nextfit.checkpoint.regions import distinct, is_mapped, targets
-from nextfit.checkpoint.source import Source
+from nextfit.checkpoint.regions import is_mapped, targets
+from nextfit.checkpoint.source import PerExpert, Source, distinct
 
 # the first of these that occurs in a slot's name says what the slot belongs to
 _COMPONENTS = (
@@ -33,16 +34,18 @@ def _component(slot: str) -> str:
 def summary(checkpoint: Checkpoint) -> dict[str, Any]:
     """Plain values, ready for JSON; sizes in bytes of the files."""
     parts = targets(checkpoint.slots())
-    sources: dict[tuple[str, str], list[tuple[Source, str]]] = defaultdict(list)
+    sources: dict[tuple[str, str], dict[str, list[Source | PerExpert]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for piece in checkpoint.tensors.pieces:
         target = parts[piece.part]
         for role, source in piece.sources.items():
             place = "file mapping" if is_mapped(piece, role, target) else "memory"
-            sources[_component(target.slot.name), place].append((source, piece.format))
+            sources[_component(target.slot.name), place][piece.format].append(source)
     order = [name for _, name in _COMPONENTS[1:]] + [_COMPONENTS[0][1]]  # the draft head comes last
     keys = sorted(sources, key=lambda key: (order.index(key[0]), key[1]))
     components = [_totals(*key, sources[key]) for key in keys]
-    ignored: dict[str, list[Source]] = defaultdict(list)
+    ignored: dict[str, list[Source | PerExpert]] = defaultdict(list)
     for left_out in checkpoint.tensors.ignored:
         ignored[left_out.reason].append(left_out.source)
     c = checkpoint.config
@@ -63,7 +66,7 @@ def summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "memory_bytes": sum(x["bytes"] for x in components if x["place"] == "memory"),
         "mapped_bytes": sum(x["bytes"] for x in components if x["place"] == "file mapping"),
         "ignored": [
-            {"reason": reason, "tensors": len(found), "bytes": sum(s.nbytes for s in found)}
+            {"reason": reason, "tensors": _count(found), "bytes": sum(s.nbytes for s in found)}
             for reason, found in ignored.items()
         ],
         "warnings": list(checkpoint.tensors.warnings),
@@ -71,16 +74,19 @@ def summary(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _totals(component: str, place: str, found: list[tuple[Source, str]]) -> dict[str, Any]:
-    formats = {(s.file, s.offset): format for s, format in found}
-    bytes_of: Counter[str] = Counter()
-    once = distinct(s for s, _ in found)
-    for source in once:
-        bytes_of[formats[source.file, source.offset]] += source.nbytes
+def _count(found: Iterable[Source | PerExpert]) -> int:
+    """Tensors as the files have them."""
+    return sum(len(s.members) for s in found)
+
+
+def _totals(component: str, place: str, found: dict[str, list[Source | PerExpert]]) -> dict[str, Any]:
+    """One line of the table; `found` is by format, and may name a tensor that fills two parts twice."""
+    once = {format: distinct(sources) for format, sources in found.items()}
+    bytes_of = Counter({format: sum(s.nbytes for s in sources) for format, sources in once.items()})
     return {
         "component": component,
         "place": place,
-        "tensors": len(once),
+        "tensors": sum(map(_count, once.values())),
         "bytes": bytes_of.total(),
         "formats": dict(bytes_of.most_common()),
     }

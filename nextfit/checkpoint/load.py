@@ -20,7 +20,7 @@ from nextfit.checkpoint.formats import FORMATS, FP8_BLOCK_ROWS, row_bytes, scale
 from nextfit.checkpoint.names import Kind, Slot
 from nextfit.checkpoint.packed import Packed, Stack, Weight
 from nextfit.checkpoint.regions import Region, Target, region, resident_bytes, targets
-from nextfit.checkpoint.source import Piece, Source
+from nextfit.checkpoint.source import PerExpert, Piece, Source
 from nextfit.checkpoint.table import NgramTable, Segment
 from nextfit.errors import CheckpointError
 
@@ -127,6 +127,13 @@ def _allocate(format: str, shape: tuple[int, ...], device: torch.device, factors
     return Packed(format, shape, parts)
 
 
+def _matrix_in(source: Source | PerExpert, index: int, size: int = 0) -> tuple[Source, int]:
+    """The tensor that holds matrix `index`, and where in it that begins if each has `size` (bytes or numbers)."""
+    if isinstance(source, PerExpert):
+        return source.members[index], 0
+    return source, index * size
+
+
 @dataclass(frozen=True, slots=True)
 class _Filler:
     """Copies one piece into its rows of a resident weight."""
@@ -149,20 +156,23 @@ class _Filler:
         matrix = out if out.dim() == 2 else out[index]
         return matrix[self.first : self.first + b - a]
 
-    def bytes(self, out: Tensor, source: Source, width: int, columns: tuple[int, int] | None) -> None:
+    def bytes(
+        self, out: Tensor, source: Source | PerExpert, width: int, columns: tuple[int, int] | None
+    ) -> None:
         """Rows of `width` bytes as they are; only bytes `columns` of each if given."""
         a, b = self.at.source_rows
         for at, index in self.experts():
             rows = self._rows(out, index)
-            start = (at * self.at.source_shape[0] + a) * width
+            tensor, start = _matrix_in(source, at, self.at.source_shape[0] * width)
+            start += a * width
             if columns is None:
-                self.reader.into(rows, source, start)
+                self.reader.into(rows, tensor, start)
                 continue
             step = max(1, _CHUNK // width)
             for row in range(0, b - a, step):
                 some = rows[row : row + step]
                 whole = torch.empty((len(some), width), dtype=torch.uint8)
-                self.reader.into(whole, source, start + row * width)
+                self.reader.into(whole, tensor, start + row * width)
                 some.view(torch.uint8).copy_(whole[:, columns[0] : columns[1]])
 
     def data(self, out: Tensor) -> None:
@@ -173,33 +183,39 @@ class _Filler:
             left, right = self.piece.columns
             columns = (row_bytes(format, left), row_bytes(format, right))
         self.bytes(out, source, width, columns)
-        for _, index in self.experts():
-            check_data(source, format, self._rows(out, index))
+        for at, index in self.experts():
+            check_data(_matrix_in(source, at)[0], format, self._rows(out, index))
 
-    def row_scales(self, out: Tensor, source: Source) -> None:
+    def row_scales(self, out: Tensor, source: Source | PerExpert) -> None:
         """E4M3 scales that the file has for every row."""
         self.bytes(out, source, out.shape[-1], None)
-        for _, index in self.experts():
-            check_scales(source, self._rows(out, index))
+        for at, index in self.experts():
+            check_scales(_matrix_in(source, at)[0], self._rows(out, index))
 
-    def block_scales(self, out: Tensor, source: Source) -> None:
+    def block_scales(self, out: Tensor, source: Source | PerExpert) -> None:
         """One scale for 128 rows, repeated for each of them."""
         a, b = self.at.source_rows
         rows, columns = source.shape[-2:]
         for at, index in self.experts():
-            found = self.reader.values(source, rows * columns, at * rows * columns)
-            check_scales(source, found)
+            tensor, start = _matrix_in(source, at, rows * columns)
+            found = self.reader.values(tensor, rows * columns, start)
+            check_scales(tensor, found)
             each = found.view(rows, columns).repeat_interleave(FP8_BLOCK_ROWS, 0)[a:b]
             self._rows(out, index).copy_(each)
 
-    def factors(self, out: Tensor, source: Source, inverse: bool) -> None:
+    def factors(self, out: Tensor, source: Source | PerExpert, inverse: bool) -> None:
         """One factor for the tensor or for each expert, repeated for every row."""
+        found = [self._factor(member, inverse) for member in source.members]
+        values = torch.cat(found).tolist()
+        for at, index in self.experts():
+            self._rows(out, index).fill_(values[at if len(values) > 1 else 0])
+
+    def _factor(self, source: Source, inverse: bool) -> Tensor:
         found = self.reader.values(source)
         found = found.to(torch.promote_types(found.dtype, torch.float32))
         found = 1 / found if inverse else found
         check_scales(source, found)
-        for at, index in self.experts():
-            self._rows(out, index).fill_(float(found[at if len(found) > 1 else 0]))
+        return found
 
     def fill(self, weight: Tensor | Packed) -> None:
         if isinstance(weight, Tensor):
@@ -244,7 +260,7 @@ def _vector(
     wide = max((_dtype(FORMATS[p.format].dtype) for p in pieces), key=lambda d: d.itemsize)
     out = torch.empty(slot.shape, dtype=torch.promote_types(wide, torch.float32))
     for piece in pieces:
-        source = piece.sources["data"]
+        [source] = piece.sources["data"].members
         a, b = region(piece, parts[piece.part]).rows
         start = parts[piece.part].start
         values = reader.values(source).to(out.dtype)
@@ -260,11 +276,12 @@ def _vector(
 def _table(slot: Slot, pieces: Sequence[Piece], reader: Reader) -> NgramTable:
     segments, start = [], 0
     for piece in sorted(pieces, key=lambda p: p.shard or 0):
-        data = piece.sources["data"]
+        [data] = piece.sources["data"].members
         segments.append(Segment(start, data.shape[0], data.file, data.offset))
         start += data.shape[0]
     scale = None
-    if source := pieces[0].sources.get("scale"):
+    if found := pieces[0].sources.get("scale"):
+        [source] = found.members
         values = reader.values(source)
         check_scales(source, values)
         scale = float(values[0])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from nextfit.checkpoint.source import Source
+from nextfit.checkpoint.source import PerExpert, Source
 from nextfit.errors import CheckpointError
 
 METHODS = ("modelopt", "compressed-tensors", "fp8")
@@ -33,18 +33,18 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 @dataclass(frozen=True, slots=True)
 class Layout:
     format: str  # a key of `formats.FORMATS`
-    sources: dict[str, Source]  # by role, see `source.Piece`
+    sources: dict[str, Source | PerExpert]  # by role, see `source.Piece`
 
 
-def _describe(group: Mapping[str, Source]) -> str:
+def _describe(group: Mapping[str, Source | PerExpert]) -> str:
     return ", ".join(f"{leaf} {s.format.upper()} {list(s.shape)}" for leaf, s in group.items())
 
 
-def _only(group: Mapping[str, Source], *leaves: str) -> bool:
+def _only(group: Mapping[str, Source | PerExpert], *leaves: str) -> bool:
     return set(group) == set(leaves)
 
 
-def _scaled_fp8(group: Mapping[str, Source]) -> Layout | str:
+def _scaled_fp8(group: Mapping[str, Source | PerExpert]) -> Layout | str:
     """The layout of E4M3 codes, or the name of what this is instead."""
     if _only(group, "weight", "weight_scale_inv"):
         if group["weight_scale_inv"].format not in FLOATS:
@@ -57,12 +57,12 @@ def _scaled_fp8(group: Mapping[str, Source]) -> Layout | str:
         return "MXFP8"
     if scale.format not in FLOATS:
         return "FP8 with scales of an unknown type"
-    if prod(scale.shape) != 1:
+    if prod(scale.members[0].shape) != 1:
         return "FP8 with a scale per row"
     return Layout("fp8_tensor", {"data": group["weight"], "scale": scale})
 
 
-def _nvfp4(group: Mapping[str, Source], data: str, second: str, role: str) -> Layout | str:
+def _nvfp4(group: Mapping[str, Source | PerExpert], data: str, second: str, role: str) -> Layout | str:
     if not _only(group, data, "weight_scale", second):
         missing = [leaf for leaf in ("weight_scale", second) if leaf not in group]
         return (
@@ -73,7 +73,7 @@ def _nvfp4(group: Mapping[str, Source], data: str, second: str, role: str) -> La
     return Layout("nvfp4", {"data": group[data], "scale": group["weight_scale"], role: group[second]})
 
 
-def _detect(group: Mapping[str, Source]) -> Layout | str:
+def _detect(group: Mapping[str, Source | PerExpert]) -> Layout | str:
     if "weight" in group and "weight_packed" in group:
         return "two layouts at once"
     if "weight_packed" in group:
@@ -93,7 +93,7 @@ def _detect(group: Mapping[str, Source]) -> Layout | str:
     return f"{weight.format.upper()} values"
 
 
-def detect(name: str, group: Mapping[str, Source]) -> Layout:
+def detect(name: str, group: Mapping[str, Source | PerExpert]) -> Layout:
     """The layout of the weight `name` whose tensors are `group` (by leaf, activation scales left out).
 
     Raises CheckpointError naming the weight and what its tensors look like.
@@ -101,7 +101,7 @@ def detect(name: str, group: Mapping[str, Source]) -> Layout:
     found = _detect(group)
     if isinstance(found, Layout):
         return found
-    file = next(iter(group.values())).file
+    file = next(iter(group.values())).members[0].file
     raise CheckpointError(f"{file}: {name}: {found} cannot be read ({_describe(group)})")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nextfit.checkpoint.formats import FP8_BLOCK_ROWS
 from nextfit.checkpoint.names import Kind, Part, Slot
-from nextfit.checkpoint.source import Piece, Source
+from nextfit.checkpoint.source import Piece, distinct
 
 Interval = tuple[int, int]
 
@@ -109,17 +109,12 @@ def scale_shapes(format: str, role: str, at: Region) -> list[tuple[int, ...]]:
         return [(*lead, rows, columns // 16)]
     if format == "fp8_block":
         return [(*lead, -(-rows // FP8_BLOCK_ROWS), -(-columns // FP8_BLOCK_ROWS))]
-    return [(), (1,), lead] if lead else [(), (1,)]
+    return [(), (1,), lead, (*lead, 1)] if lead else [(), (1,)]
 
 
 def is_mapped(piece: Piece, role: str, target: Target) -> bool:
     """Whether this source of the piece stays in its file: the n-gram table's rows do."""
     return role == "data" and target.slot.kind is Kind.TABLE
-
-
-def distinct(sources: Iterable[Source]) -> list[Source]:
-    """Every source once, however many pieces share it."""
-    return list({(s.file, s.offset, s.nbytes): s for s in sources}.values())
 
 
 def resident_bytes(pieces: Iterable[Piece], parts: dict[str, Target]) -> int:

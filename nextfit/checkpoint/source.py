@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One tensor as a file declares it.
+
+class Source(msgspec.Struct, frozen=True, gc=False):
+    """One tensor as a file declares it; its reader has checked that it lies inside the file.
 
     `shape` is in torch order, outermost first ([out, in] for a linear layer), and counts elements for
     float and integer types, also for GGUF block types; packed safetensors codes keep their stored shape.
@@ -21,6 +23,36 @@ class Source:
     offset: int  # bytes from the start of the file
     nbytes: int
 
+    @property
+    def members(self) -> tuple[Source, ...]:
+        """The tensors of files that this is: itself."""
+        return (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class PerExpert:
+    """Tensors of one format and shape, one for each expert, that stand for one [experts, ...]."""
+
+    name: str  # of all of them, with * for the number of the expert
+    members: tuple[Source, ...]
+
+    @property
+    def format(self) -> str:
+        return self.members[0].format
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.members), *self.members[0].shape)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.members) * self.members[0].nbytes
+
+
+def distinct(sources: Iterable[Source | PerExpert]) -> list[Source | PerExpert]:
+    """Every one once, however many pieces share it."""
+    return list({(s.members[0].file, s.name): s for s in sources}.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -32,7 +64,7 @@ class Piece:
 
     part: str
     format: str
-    sources: dict[str, Source]
+    sources: Mapping[str, Source | PerExpert]
     expert: int | None = None  # fills only this expert of an EXPERTS part
     rows: tuple[int, int] | None = None  # fills only these rows of the part
     source_rows: tuple[int, int] | None = None  # takes only these rows of the source
@@ -46,7 +78,7 @@ class Piece:
 class Ignored:
     """A tensor that is deliberately not loaded, and why."""
 
-    source: Source
+    source: Source | PerExpert
     reason: str
 
 
@@ -59,6 +91,6 @@ class TensorMap:
 
     pieces: list[Piece] = field(default_factory=list)
     ignored: list[Ignored] = field(default_factory=list)
-    unknown: list[Source] = field(default_factory=list)
+    unknown: list[Source | PerExpert] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)

@@ -87,7 +87,7 @@ class CacheFile:
                 "%s: the saved prefix cache has other %s; it is not used", self.path, ", ".join(other)
             )
             return
-        sources = {s.name: s for s in read_header(self.path)}
+        sources = read_header(self.path)
         if _digest(self.path, metadata["sha256"]) != metadata["sha256"]:
             raise ValueError("its checksum is wrong")
         size = self.path.stat().st_size

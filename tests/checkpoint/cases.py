@@ -150,7 +150,7 @@ HEADER = [
     Case("shape of booleans", (Q, "expected a list of sizes"), after=set_field(Q, "shape", [True, 32])),
     Case("huge shape", (Q, "needs"), after=set_field(Q, "shape", [1 << 40, 1 << 40])),
     Case("wrong dtype", (Q, "of F16 needs"), after=set_field(Q, "dtype", "F16")),
-    Case("offsets backwards", (Q, "a start and an end"), after=set_field(Q, "data_offsets", [8, 0])),
+    Case("offsets backwards", (Q, "-8 bytes of data"), after=set_field(Q, "data_offsets", [8, 0])),
     Case("offsets of one", (Q, "a start and an end"), after=set_field(Q, "data_offsets", [0])),
     Case("offset past the end", (FILE, "past the end"), after=edit_header(lambda h: _shift(h, 1 << 40))),
     Case("overlap", (FILE, "overlaps"), after=edit_header(lambda h: _shift(h, -4))),
@@ -257,7 +257,7 @@ AUDIT = [
     ),
     Case(
         "fused and single",
-        ("twice: rows 0 to 31 of layers.0.mlp.experts.up_proj of expert 0",),
+        ("twice: rows 0 to 31 of layers.0.mlp.experts.up_proj (", "gate_up_proj", "experts.*.up_proj"),
         before=put(EXPERT + "gate_up_proj", lambda _: torch.zeros(3, 64, 32)),
     ),
     Case(

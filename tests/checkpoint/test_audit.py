@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nextfit.checkpoint import Checkpoint, open_checkpoint
@@ -22,7 +23,7 @@ INDEXER = "layers.3.self_attn.indexer.index_qk_proj.weight"
 
 
 def with_data(piece: Piece, **changes: object) -> Piece:
-    data = replace(piece.sources["data"], **changes)  # type: ignore[arg-type]
+    data = msgspec.structs.replace(piece.sources["data"].members[0], **changes)
     return replace(piece, sources={**piece.sources, "data": data})
 
 
@@ -38,7 +39,6 @@ def problems(part: str, change: Callable[[list[Piece]], list[Piece]]) -> list[st
 
 BROKEN: list[tuple[str, Callable[[list[Piece]], list[Piece]], str]] = [
     ("lm_head.weight", lambda p: [with_data(p[0], nbytes=100)], "has 100 bytes, expected 107520"),
-    ("lm_head.weight", lambda p: [with_data(p[0], offset=1 << 40)], "past the end of the file"),
     ("lm_head.weight", lambda p: [with_data(p[0], shape=(511, 256))], "is [511, 256], expected [512, 256]"),
     (
         "hyper_connection_mixer.input_mix_weight_up.weight",
@@ -78,7 +78,7 @@ def block_with_nan(folder: Path, file: str, format: str) -> Checkpoint:
     piece = next(p for p in checkpoint.tensors.pieces if p.format == format and p.part != mapped)
     at = {"q6_k": 208, "q3_k": 108, "q2_k": 80}.get(format, 0)  # of the half d in a block
     raw = bytearray(copy.read_bytes())
-    start = piece.sources["data"].offset + at
+    start = piece.sources["data"].members[0].offset + at
     raw[start : start + 2] = b"\x00\x7e"  # a half that is no number
     copy.write_bytes(raw)
     return checkpoint

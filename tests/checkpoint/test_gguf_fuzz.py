@@ -102,7 +102,11 @@ def summary(c: Checkpoint) -> tuple[Any, ...]:
     be told from the header.
     """
     where = [
-        [(role, s.name, s.shape, s.offset, -(-s.nbytes // 32)) for role, s in p.sources.items()]
+        [
+            (role, s.name, s.shape, s.offset, -(-s.nbytes // 32))
+            for role, x in p.sources.items()
+            for s in x.members
+        ]
         for p in c.tensors.pieces
     ]
     return c.config, c.generation, [(p.part, p.rows, p.columns) for p in c.tensors.pieces], where

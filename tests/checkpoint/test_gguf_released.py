@@ -14,41 +14,13 @@ from gguf.constants import GGMLQuantizationType, GGUFValueType
 
 from nextfit.checkpoint import open_checkpoint
 from nextfit.checkpoint.formats import data_bytes
-from nextfit.checkpoint.names import Kind, draft_slots, trunk_slots
 from nextfit.checkpoint.ngram_hash import ngram_hash
 from nextfit.config import ModelConfig
 from tests.checkpoint.test_gguf_header import array, entry, tensor, text
 from tests.support.gguf_writer import Value, gguf_metadata, gguf_tensors
-from tests.support.random_model import small_config
+from tests.support.released import RELEASED, part_shapes
 
-RELEASED = small_config(
-    hidden_size=2560,
-    num_hidden_layers=48,
-    vocab_size=248320,
-    max_position_embeddings=262144,
-    num_attention_heads=24,
-    head_dim=256,
-    rotary_dim=64,
-    indexer_n_heads=4,
-    indexer_head_dim=128,
-    indexer_budget=2048,
-    linear_num_key_heads=16,
-    linear_num_value_heads=48,
-    linear_key_head_dim=128,
-    linear_value_head_dim=128,
-    value_heads_tiled=True,
-    num_experts=512,
-    num_experts_per_tok=10,
-    moe_intermediate_size=640,
-    shared_expert_intermediate_size=640,
-    hc_lowrank=320,
-    ple_embed_dim=2560,
-    heads_per_ngram=8,
-    ngram_vocab_size_base=20000000,
-    split_ngram_parts=1,
-    eos_token_id=248044,
-    dtype="bfloat16",
-)
+CONFIG = replace(RELEASED, value_heads_tiled=True, split_ngram_parts=1)
 # spec section 3.1
 MULTIPLIERS = (23703573157769, 20109073645365, 8052911324071)
 SIZES: tuple[int, ...] = (20000003, 20000023, 20000033, 20000047, 20000059, 20000063, 20000069, 20000077)
@@ -57,12 +29,7 @@ SIZES += (20000081, 20000093, 20000107, 20000147, 20000153, 20000159, 20000161, 
 
 def shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
     """GGUF name -> shape, without any values: parts of one number repeated."""
-    parts = {}
-    for slot in [*trunk_slots(c), *draft_slots(c)]:
-        axis = len(slot.shape) - 2 if slot.kind in (Kind.MATRIX, Kind.EXPERTS) else 0
-        for part in slot.parts:
-            shape = (*slot.shape[:axis], part.rows, *slot.shape[axis + 1 :])
-            parts[part.name] = torch.zeros(()).expand(shape)
+    parts = {name: torch.zeros(()).expand(shape) for name, shape in part_shapes(c).items()}
     return {name: x.shape for name, x in gguf_tensors(c, parts).items()}
 
 
@@ -90,28 +57,32 @@ def packed(key: str, v: Value) -> bytes:
     return array(key, v.of, len(v.value), struct.pack(f"<{len(v.value)}{codes[v.of]}", *v.value))
 
 
-@pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    metadata = gguf_metadata(RELEASED)
+def write(path: Path) -> Path:
+    """The header, and a hole for the data."""
+    metadata = gguf_metadata(CONFIG)
     metadata["general.architecture"] = Value(GGUFValueType.STRING, "qwen4exp")
     head, at = [packed(k, v) for k, v in metadata.items()], 0
-    found = shapes(RELEASED)
+    found = shapes(CONFIG)
     for name, shape in found.items():
         type_ = kind(name, shape)
         head.append(tensor(name, shape[::-1], GGMLQuantizationType[type_.upper()], at))
         at += -(-data_bytes(type_, shape) // 32) * 32
-    path = tmp_path_factory.mktemp("released") / "m.gguf"
     with path.open("wb") as f:
         f.write(b"GGUF" + struct.pack("<I2Q", 3, len(found), len(metadata)) + b"".join(head))
         f.truncate(-(-f.tell() // 32) * 32 + at)
     return path
 
 
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("released") / "m.gguf")
+
+
 def test_it_is_a_whole_model(released: Path) -> None:
     c = open_checkpoint(released)
     assert c.problems == () and c.tensors.warnings == []
     # the base that a header tells is the first prime, which gives the same constants
-    assert c.config == replace(RELEASED, ngram_vocab_size_base=SIZES[0])
+    assert c.config == replace(CONFIG, ngram_vocab_size_base=SIZES[0])
     h = ngram_hash(c.config, 1)
     assert (h.multipliers, h.sizes) == (MULTIPLIERS, SIZES)
     assert (h.offsets[-1], h.rows) == (300001275, 320001536)
