@@ -93,6 +93,7 @@ def offer(engine: Engine, defaults: GenerationDefaults) -> Built:
             steps=engine.steps,
             preemptions=scheduler.preemptions,
             totals=engine.totals(),
+            memory=engine.ledger(),
         )
 
     dtype = str(model.dtype).removeprefix("torch.")

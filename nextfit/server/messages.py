@@ -11,8 +11,9 @@ import msgspec
 from nextfit.config import GenerationDefaults
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.request import Output, Request, Stats
+from nextfit.memory.ledger import Account
 
-VERSION = 2
+VERSION = 3
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -96,6 +97,7 @@ class Gauges(Message):
     steps: int
     preemptions: int
     totals: Stats  # of all requests
+    memory: list[Account]  # of the engine's process
 
 
 class Saving(Message):

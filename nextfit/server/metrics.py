@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.request import Output
+from nextfit.memory.ledger import Account
 from nextfit.server.messages import Gauges
 from nextfit.server.worker import Worker
 
@@ -116,6 +117,7 @@ class _Engine(Collector):
             yield _gauge(name, words, value)
         for name, words, value in _counted(gauges):
             yield _counter(name, words, value)
+        yield from _memory(gauges.memory)
 
 
 def _in_use(g: Gauges, c: EngineConfig) -> tuple[tuple[str, str, float], ...]:
@@ -145,6 +147,19 @@ def _counted(g: Gauges) -> tuple[tuple[str, str, float], ...]:
         ("engine_steps", "Steps computed.", g.steps),
         ("num_preemptions", "Requests sent back to the queue for want of pages.", g.preemptions),
     )
+
+
+def _memory(accounts: list[Account]) -> Iterator[Metric]:
+    for kind, words in (
+        ("planned", "Bytes planned before loading, by owner."),
+        ("allocated", "Bytes allocated, by owner."),
+        ("peak", "Bytes in use at most, by owner."),
+    ):
+        metric = GaugeMetricFamily(f"{PREFIX}memory_{kind}_bytes", words, labels=["owner"])
+        for account in accounts:
+            if (value := getattr(account, kind)) is not None:
+                metric.add_metric([account.owner], value)
+        yield metric
 
 
 def _gauge(name: str, words: str, value: float) -> Metric:

@@ -11,6 +11,7 @@ from nextfit.config import GenerationDefaults
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.errors import RequestError
+from nextfit.memory.ledger import Account
 from nextfit.server.loop import Built
 from nextfit.server.messages import Gauges, Ready
 
@@ -73,6 +74,7 @@ class ScriptedEngine:
             steps=self.steps,
             preemptions=0,
             totals=Stats(),
+            memory=[Account("weights", None, 100, 100), Account("K/V pages", 60, 64, 32)],
         )
 
     def step(self) -> list[Output]:

@@ -118,6 +118,19 @@ def test_what_is_in_use(url: str) -> None:
         assert found["request_success_total/abort"] == before + 3
 
 
+def test_memory_by_owner() -> None:
+    with live(ScriptedEngine(says("x"))) as url:
+        wait_for(lambda: "memory_peak_bytes/weights" in read(url))
+        found = {name: value for name, value in read(url).items() if name.startswith("memory")}
+    assert found == {
+        "memory_planned_bytes/K/V pages": 60,
+        "memory_allocated_bytes/weights": 100,
+        "memory_allocated_bytes/K/V pages": 64,
+        "memory_peak_bytes/weights": 100,
+        "memory_peak_bytes/K/V pages": 32,
+    }
+
+
 def test_errors_by_kind() -> None:
     engine = ScriptedEngine(says("x" * 100))
     with (
