@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-FADE = 0.95  # of everything seen, with each round
+FADE = 0.95  # of what was accepted, with each round
+COST_FADE = 0.98  # of what rounds cost
 HOPE = 0.6  # how often the first draft is right before it was seen; another, as often as the one before it
 PRIOR_SLOPE = 0.1  # what a draft adds to the cost of a round, of the round's cost, before it was measured
-PRIOR_WEIGHT = 0.005  # in rounds, times drafts squared
+PRIOR_WEIGHT = 0.1  # in rounds, times drafts squared
 
 
 class Acceptance:
@@ -51,7 +52,7 @@ class RoundCost:
         if weight:
             seconds = min(seconds, 2 * usual / weight)
         new = (1, depth, depth * depth, seconds, depth * seconds)
-        self._sums = [FADE * a + b for a, b in zip(self._sums, new, strict=True)]
+        self._sums = [COST_FADE * a + b for a, b in zip(self._sums, new, strict=True)]
 
     def line(self) -> tuple[float, float]:
         """(seconds of a round without drafts, seconds of each draft); before any measurement in rounds."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nextfit.engine.batch import PageTables, Span, ints, make_batch, other_rows, take
+from nextfit.engine.batch import PageTables, Span, make_batch, other_rows, take
 from nextfit.engine.request import Sampled
 from nextfit.engine.sampler import Wanted, choose_tokens, describe
 from nextfit.engine.scheduler import Rows
@@ -149,4 +149,4 @@ def _draft(
 
 
 def _hand(buffers: Buffers, streams: Tensor, rows: list[int]) -> None:
-    torch.index_select(streams, 0, ints(rows, streams.device), out=buffers.handed[: len(rows)])
+    buffers.handed[: len(rows)] = take(streams, rows)

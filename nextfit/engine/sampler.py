@@ -33,7 +33,8 @@ def choose_tokens(logits: Tensor, wanted: Seq[Wanted]) -> tuple[list[list[int]],
     Returns the choices of each and the wide, unmodified logits. Every row is penalised and masked exactly as if
     the tokens before it had come one at a time, and chosen as if it were the only one.
     """
-    raw = logits.to(wide(logits.dtype))
+    dtype = wide(logits.dtype)
+    raw = logits if logits.dtype == dtype else logits.to(dtype)
     ends = list(accumulate([w.rows for w in wanted]))
     if all(w.sequence.request.params.greedy for w in wanted):
         tokens = raw.argmax(-1).tolist()
