@@ -236,6 +236,8 @@ def _cache_file(
     checkpoint: Checkpoint, limits: EngineConfig, dtype: str, device: str, path: str | Path
 ) -> CacheFile:
     """The file for engines that compute the same state from the same tokens."""
+    if not limits.snapshots:
+        raise ConfigError("cache_file keeps snapshots, and snapshots is 0 (--cache-file, --snapshots)")
     config = checkpoint.config
     identity = {
         "version": __version__,

@@ -50,6 +50,7 @@ class CacheFile:
         """Raises ConfigError if no file can be written there."""
         self.path, self._identity = path, dict(identity)
         self._untouchable = False  # what lies there is not ours to replace
+        self._others = False  # what lies there is of another identity
         try:
             if path.is_dir():
                 raise IsADirectoryError("it is a folder")
@@ -61,8 +62,8 @@ class CacheFile:
     def load(self, snapshots: Snapshots) -> None:
         """Fill the cache, which is empty, from the file if it is there and fits.
 
-        A file of another identity is reported and will be replaced. One that cannot be read, or is something else, is
-        reported and left alone for good. Neither is a reason not to serve.
+        A file of another identity is reported, and replaced as soon as there is something to save. One that cannot be
+        read, or is something else, is reported and left alone for good. Neither is a reason not to serve.
         """
         if not self.path.exists():
             return
@@ -83,6 +84,7 @@ class CacheFile:
             raise ValueError(f"its format is {metadata.get('format')!r}, expected {FORMAT!r}")
         other = [name for name, value in self._identity.items() if metadata.get(name) != value]
         if other:
+            self._others = True
             log.warning(
                 "%s: the saved prefix cache has other %s; it is not used", self.path, ", ".join(other)
             )
@@ -105,9 +107,9 @@ class CacheFile:
 
     def save(self, snapshots: Snapshots, progress: Progress = lambda done, total: None) -> None:
         """Put the cache into the file: whole, or as it was before. What prevents it is reported."""
-        if self._untouchable:
-            return
         stock = take_stock(snapshots.cache)
+        if self._untouchable or (self._others and not stock.entries):
+            return
         parts = []
         for i, entry in enumerate(stock.entries):
             key = torch.frombuffer(bytearray(entry.key), dtype=torch.int32)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from nextfit.server.errors import describe, error_body, note
+from nextfit.server.errors import ApiError, describe, error_body, note
 
 log = logging.getLogger("nextfit")
 
@@ -43,9 +43,15 @@ async def _first(work: asyncio.Task[Any], receive: Receive) -> None:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of `work`. Raises Disconnected when the client leaves first; `work` is then cancelled."""
+    """The result of `work`. Raises Disconnected when the client leaves first; `work` is then cancelled.
+
+    Raises ApiError if the server will wait no longer.
+    """
     task = asyncio.ensure_future(work)
-    await _first(task, request.receive)
+    try:
+        await _first(task, request.receive)
+    except asyncio.CancelledError:
+        raise _stopping() from None
     if task.cancelled():
         raise Disconnected
     return task.result()
@@ -53,6 +59,18 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T
 
 def event(data: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _told(error: ApiError, scope: Scope) -> bytes:
+    note(error, scope)
+    return event(error_body(error.status, str(error), error.param, error.code))
+
+
+def _stopping() -> ApiError:
+    """What uvicorn means by cancelling: running answers have had their time (--drain)."""
+    return ApiError(
+        503, "the server is stopping and waits no longer for this answer (--drain)", code="stopping"
+    )
 
 
 class EventStream(Response):
@@ -74,6 +92,9 @@ class EventStream(Response):
         task = asyncio.ensure_future(self._send(scope, send))
         try:
             await _first(task, receive)
+        except asyncio.CancelledError:
+            await send({"type": "http.response.body", "body": _told(_stopping(), scope) + DONE})
+            return
         finally:
             self._close()
         if not task.cancelled():
@@ -95,10 +116,9 @@ class EventStream(Response):
             pass
         except Exception as error:
             told = describe(error)
-            note(told, scope)
             if told.code == "internal":
                 log.exception("a stream failed")
-            await body(event(error_body(told.status, str(told), told.param, told.code)))
+            await body(_told(told, scope))
         finally:
             if coming is not None and not coming.done():
                 coming.cancel()

@@ -147,16 +147,23 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
 
 
-def test_another_identity(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_identity(saved: Path, original: Path, caplog: pytest.LogCaptureFixture) -> None:
     e = make()
     file = CacheFile(saved, {"weights": "others", "config": "0"})
     file.load(e.snapshots)
     assert "the saved prefix cache has other weights; it is not used" in warnings(caplog)
+    file.save(e.snapshots)
+    assert saved.read_bytes() == original.read_bytes()  # nothing for something would be a bad exchange
     assert cached(ask(e, [PROMPTS[0]])[0][2]) == 0
     file.save(e.snapshots)
     assert (
         cached(ask(reloaded(saved, identity={"weights": "others", "config": "0"}), [PROMPTS[0]])[0][2]) == 48
     )
+
+
+def test_without_a_prefix_cache(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--cache-file"):
+        LLM(context=512, snapshots=0, cache_file=tmp_path / "cache")
 
 
 def damages(data: bytes) -> dict[str, bytes]:
