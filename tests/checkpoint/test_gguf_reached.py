@@ -13,6 +13,9 @@ import nextfit.checkpoint
 from tests.checkpoint import test_formats, test_gguf_header, test_gguf_refusals
 from tests.support.refusals import reached, sites, spell
 
+PACKAGE = Path(str(nextfit.checkpoint.__file__)).parent
+FILES = [PACKAGE / "formats.py", *PACKAGE.glob("gguf*.py")]
+
 
 def calls(module: ModuleType, folder: Path) -> Iterator[Callable[[], object]]:
     """The tests of a module with each of their parameters; a folder is emptied after each.
@@ -35,9 +38,7 @@ def calls(module: ModuleType, folder: Path) -> Iterator[Callable[[], object]]:
 
 
 def test_every_refusal_is_reached(tmp_path: Path) -> None:
-    folder = Path(str(nextfit.checkpoint.__file__)).parent
-    files = [folder / f"{n}.py" for n in ("formats", "gguf", "gguf_config", "gguf_header", "gguf_names")]
-    wanted = sites(files)
+    wanted = sites(FILES)
     assert len(wanted) > 50
     modules = (test_formats, test_gguf_header, test_gguf_refusals)
     missed = wanted - reached(wanted, (call for m in modules for call in calls(m, tmp_path / "case")))

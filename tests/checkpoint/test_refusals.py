@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import nextfit.checkpoint
 from nextfit.checkpoint import open_checkpoint
 from nextfit.checkpoint.load import load_weights
 from nextfit.errors import CheckpointError, NextFitError
+from tests.checkpoint import test_gguf_reached, test_table
 from tests.checkpoint.cases import CASES
 from tests.checkpoint.test_audit import BROKEN, block_with_nan, problems
 from tests.support.damage import Case, model
@@ -58,17 +58,40 @@ def _unreachable_by_files(folder: Path) -> None:
         problems(part, change)
     with pytest.raises(CheckpointError, match="not finite"):
         load_weights(block_with_nan(folder, "micro-Q4_K_M.gguf", "q4_k"))
+    test_table.test_rows_beyond_the_table(folder)
 
 
 def test_every_refusal_is_reached(tmp_path: Path) -> None:
-    folder = Path(str(nextfit.checkpoint.__file__)).parent
-    names = ("__init__", "audit", "finite", "hf_names", "load", "quantization", "safetensors")
-    files = [folder / f"{name}.py" for name in names]
+    """Those of the whole package, but for the files whose refusals `test_gguf_reached` reaches."""
+    files = set(test_gguf_reached.PACKAGE.glob("*.py")) - set(test_gguf_reached.FILES)
     wanted = sites(files, returns=["quantization.py"])
     assert len(wanted) > 50
     runs = [lambda c=c: attempt(c, tmp_path / c.name) for c in CASES]
     missed = wanted - reached(wanted, [*runs, lambda: _unreachable_by_files(tmp_path)])
     assert not missed, "\n".join(spell(missed))
+
+
+REFUSING = """
+def f(self, problems, x):
+    raise CheckpointError("here")  # seen
+    yield f"{x} is wrong"  # seen
+    yield x
+    self.map.problems.append(x)  # seen
+    problems.append(f"{x} is wrong")  # seen
+    problems.extend(f"{y} is wrong" for y in x)  # seen
+    problems += [f"{y} is wrong" for y in x]  # seen
+    problems += g(x)
+    raise
+def g(x):
+    return f"{x} is wrong" if x else "this is wrong"  # seen
+"""
+
+
+def test_every_form_of_refusal_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "code.py"
+    file.write_text(REFUSING)
+    marked = {i for i, line in enumerate(REFUSING.splitlines(), 1) if line.endswith("# seen")}
+    assert {line for _, line in sites([file], returns=["code.py"])} == marked
 
 
 @pytest.mark.parametrize(

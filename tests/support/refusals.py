@@ -17,8 +17,11 @@ Site = tuple[str, int]  # file name, first line
 
 
 def _is_message(node: ast.expr | None) -> bool:
+    """A text with words in it, or a list, a comprehension or a choice of such."""
     if isinstance(node, ast.List) and node.elts:
         return _is_message(node.elts[0])
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+        return _is_message(node.elt)
     if isinstance(node, ast.IfExp):
         return _is_message(node.body)
     return isinstance(node, ast.JoinedStr) or (
@@ -26,11 +29,17 @@ def _is_message(node: ast.expr | None) -> bool:
     )
 
 
+def _is_problems(node: ast.expr) -> bool:
+    return "problems" in (getattr(node, "attr", ""), getattr(node, "id", ""))
+
+
 def _refuses(node: ast.stmt, returns: bool) -> bool:
     if isinstance(node, ast.Raise):
         return node.exc is not None
     if isinstance(node, ast.Return):
         return returns and _is_message(node.value)
+    if isinstance(node, ast.AugAssign):
+        return _is_problems(node.target) and _is_message(node.value)
     if not isinstance(node, ast.Expr):
         return False
     if isinstance(node.value, ast.Yield):
@@ -39,9 +48,8 @@ def _refuses(node: ast.stmt, returns: bool) -> bool:
     return (
         isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "append"
-        and isinstance(call.func.value, ast.Attribute)
-        and call.func.value.attr == "problems"
+        and _is_problems(call.func.value)
+        and (call.func.attr == "append" or (call.func.attr == "extend" and _is_message(call.args[0])))
     )
 
 
