@@ -1,7 +1,6 @@
 """Write the 1.35B-parameter model of the speed tables: `python bench/medium.py OUT`.
 
-Random weights, bf16, 2.7 GB; 12 layers of hidden size 1024, 128 experts of which 8 are used, a sparse budget
-of 2,048 tokens, no tokenizer. Takes about 6 GB of memory.
+Random weights, bf16, 2.7 GB, no tokenizer. Takes about 6 GB of memory.
 """
 
 import sys
@@ -18,7 +17,6 @@ MEDIUM = small_config(
     vocab_size=8192,
     max_position_embeddings=32768,
     num_attention_heads=8,
-    num_key_value_heads=2,
     head_dim=128,
     rotary_dim=32,
     indexer_n_heads=4,
@@ -43,5 +41,6 @@ MEDIUM = small_config(
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    values = tensors(MEDIUM, random_parts(MEDIUM), dtype=torch.bfloat16, table_shards=8)
+    dtype, shards = getattr(torch, MEDIUM.dtype), MEDIUM.split_ngram_parts
+    values = tensors(MEDIUM, random_parts(MEDIUM), dtype=dtype, table_shards=shards)
     write_checkpoint(Path(sys.argv[1]), MEDIUM, values)

@@ -122,18 +122,17 @@ def _usual_entries(text: bytes) -> dict[str, _Entry] | None:
     Every key of a JSON object has a colon after it. If there are no more colons than keys that were found, then
     no key was there twice (a decoder keeps the last), and none was left out.
     """
-    keys = 0
+    metadata = b"{}"
     if found := _METADATA.match(text):
         metadata, text = found[1], b"{" + text[found.end() :]
-        keys = metadata.count(b":")
     try:
-        if keys and len(msgspec.json.decode(metadata, type=dict[str, str])) != keys:
+        if len(msgspec.json.decode(metadata, type=dict[str, str])) != metadata.count(b":"):
             return None
         entries = _ENTRIES.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    fields = len(_Entry.__struct_fields__)
-    return None if text.count(b":") != len(entries) * (1 + fields) or "__metadata__" in entries else entries
+    keys = len(entries) * (1 + len(_Entry.__struct_fields__))
+    return None if text.count(b":") != keys or "__metadata__" in entries else entries
 
 
 def _is_sizes(value: object) -> bool:

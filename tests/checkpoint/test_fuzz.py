@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nextfit.checkpoint import open_checkpoint
+from nextfit.checkpoint import open_checkpoint, safetensors
 from nextfit.checkpoint.load import load_weights
 from nextfit.checkpoint.packed import Packed, Stack
 from nextfit.checkpoint.table import NgramTable
 from nextfit.errors import CheckpointError, ConfigError
+from tests.support.checkpoint_writer import write_safetensors
 from tests.support.damage import model
 
 FUZZ = settings(
@@ -114,6 +115,89 @@ def test_header_fields(quant: Any, draw: st.DataObject, tmp_path_factory: pytest
     write(folder, sound.config, changed, sound.data)
     found = outcome(folder)
     assert isinstance(found, str) or found == sound.bits
+
+
+TWO = '{"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}'
+NONE = '{"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
+JUNK: list[tuple[str, str | None]] = [
+    ("", ""),
+    ('"a": {}', None),
+    ('"a": {"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]}', None),
+    ('"a": {"dtype": "F32", "shape": [true], "data_offsets": [0, 4]}', None),
+    ('"a": {"dtype": "F32", "shape": [-0], "data_offsets": [0, 0]}', "a"),
+    ('"a": {"dtype": "F32", "shape": [18446744073709551616], "data_offsets": [0, 8]}', None),
+    ('"a": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}', None),
+    ('"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}', None),
+    ('"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8, 8]}', None),
+    ('"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], "a": {"b": [{}]}}', None),
+    ('"a": @', "a"),
+    ('"": @', ""),
+    ('"ä\U0001f600": @', "ä\U0001f600"),
+    ('"\\u00e4": @', "ä"),
+    ('"a:b": @', "a:b"),
+    ('"a": {"d\\u0074ype": "F32", "shape": [2], "data_offsets": [0, 8]}', "a"),
+    # twice: a tensor, also of no size or spelled otherwise; a field
+    ('"a": @, "a": @', None),
+    ('"a": @0, "\\u0061": @', None),
+    ('"a": {"dtype": "F16", "dtype": "F32", "shape": [2], "data_offsets": [0, 8]}', None),
+    # the metadata: anywhere, anything; but not twice, and nothing in it twice
+    ('"__metadata__": {"format": "pt"}, "a": @', "a"),
+    ('"a": @, "__metadata__": {"x": {"y": [1]}}', "a"),
+    ('"__metadata__": 3, "a": @', "a"),
+    ('"__metadata__": {"x": "}:{"}, "a": @', "a"),
+    ('"__metadata__": {"x": "1", "x": "2"}, "a": @', None),
+    ('"__metadata__": {}, "__metadata__": {}, "a": @', None),
+    ('"__metadata__": {x}, "a": @', None),
+    ('"a": @, "__metadata__": @0', "a"),
+    ('"__metadata__": {"format": "pt"},', None),
+]
+
+
+@pytest.mark.parametrize(("entries", "name"), JUNK)
+def test_odd_headers(entries: str, name: str | None, tmp_path: Path) -> None:
+    """The tensor `name` of two numbers (of none, or no tensor), or a refusal; both readers agree. @ is an entry."""
+    text = f"{{{entries.replace('@0', NONE).replace('@', TWO)}}}".encode()
+    size = 8 if entries and "[-0]" not in entries else 0
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+    said = []
+    for reader in (safetensors._usual_entries, lambda _: None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(safetensors, "_usual_entries", reader)
+            try:
+                said.append([(n, s.offset, s.nbytes) for n, s in safetensors.read_header(file).items()])
+            except CheckpointError as error:
+                said.append(str(error))
+    assert said[0] == said[1]
+    if name is None:
+        assert isinstance(said[0], str) and str(file) in said[0]
+    else:
+        assert said[0] == ([(name, 8 + len(text), size)] if entries else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ('{"weight_map": {"a": "x.safetensors"}}', None),
+        ('{"metadata": {"total_size": 8}, "weight_map": {"a": "x.safetensors"}}', None),
+        ('{"metadata": {"total_size": {"a": [8]}}, "weight_map": {"a": "x.safetensors"}}', None),
+        ('{"metadata": null, "more": [1], "weight_map": {"a": "x.safetensors"}}', None),
+        ('{"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}}', "a is there twice"),
+        ('{"weight_map": {"a": "x.safetensors"}, "weight_map": {"a": "x.safetensors"}}', "is there twice"),
+        ('{"weight_map": {}}', "weight_map is {}"),
+        ('{"weight_map": {"a": ["x.safetensors"]}}', "a is in ['x.safetensors']"),
+        ('{"weight_map": {"a": "x.safetensors", "b": null}}', "b is in None"),
+    ],
+)
+def test_odd_indices(text: str, refused: str | None, tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "x.safetensors", {"a": torch.zeros(2)})
+    (tmp_path / safetensors.INDEX).write_text(text)
+    if refused is None:
+        assert list(safetensors.read_safetensors(tmp_path)) == ["a"]
+        return
+    with pytest.raises(CheckpointError) as error:
+        safetensors.read_safetensors(tmp_path)
+    assert refused in str(error.value)
 
 
 @FUZZ

@@ -183,6 +183,23 @@ def test_quantised_layouts(tmp_path: Path, style: Quant, experts: Any) -> None:
     assert isinstance(draft, Tensor) and draft.dtype == torch.bfloat16
 
 
+def test_experts_that_are_not_all_alike(tmp_path: Path) -> None:
+    """A scale of another type or shape, an activation scale left out: the numbers are the same."""
+    c = quantisable()
+    held = tensors(c, random_parts(c), quant="modelopt", experts="each")
+    alike = open_checkpoint(write_checkpoint(tmp_path / "alike", c, held))
+    of = "model.layers.0.mlp.experts.{}."
+    odd = {n: x for n, x in held.items() if n != of.format(0) + "gate_proj.input_scale"}
+    for name in (of.format(2) + "up_proj.weight_scale_2", of.format(3) + "down_proj.weight_scale_2"):
+        odd[name] = odd[name].reshape(1) if "up" in name else odd[name].double()
+    other = open_checkpoint(write_checkpoint(tmp_path / "odd", c, odd))
+    assert sum(p.expert is not None for p in alike.tensors.pieces) == 0
+    assert sum(p.expert is not None for p in other.tensors.pieces) == 3 * c.num_experts
+    expected = load_weights(alike)
+    for name, weight in load_weights(other).items():
+        assert torch.equal(values(weight), values(expected[name])), name
+
+
 def test_fp8_rows_that_are_no_whole_blocks(tmp_path: Path) -> None:
     """q, k, v are FP8 and the indexer is not: one packed run, then one plain one."""
     c, parts = quantisable(), random_parts(quantisable())
