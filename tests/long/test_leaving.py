@@ -1,0 +1,128 @@
+"""Whoever leaves at a random moment gives everything back: 500 times in each engine, 500 times over HTTP."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import httpx
+import pytest
+import torch
+
+from nextfit.engine.config import EngineConfig
+from nextfit.engine.engine import Engine
+from nextfit.engine.params import SamplingParams
+from nextfit.engine.request import Request
+from tests.engine.drive import CONTEXT, ENDS, tiny_model
+from tests.long.soak import COMPLETIONS, idle, serving
+from tests.support.scripted_model import ScriptedEngine
+
+LEAVERS = 500
+SCARCE = dict(
+    context=CONTEXT, sequences=3, prefill_chunk=16, decode_gap=16, kv_tokens=1, page_size=4, snapshots=3
+)
+
+
+def real() -> Engine:
+    return Engine(tiny_model(0), EngineConfig(**SCARCE, answer_reserve=1, draft=3), ENDS)  # type: ignore[arg-type]
+
+
+def scripted() -> Engine:
+    return ScriptedEngine(lambda prompt: prompt, tokens_per_step=4, answer_reserve=1, **SCARCE)
+
+
+def held(e: Engine) -> tuple[int, ...]:
+    """What is free of everything that is counted, and the bytes of all tensors of this process."""
+    cache, host = e.scheduler.cache, e.scheduler.cache.host
+    gc.collect()
+    storages = {
+        o.untyped_storage().data_ptr(): o.untyped_storage().nbytes()
+        for o in gc.get_objects()
+        if issubclass(type(o), torch.Tensor)
+    }
+    free = cache.pages.free, e.scheduler.slots.free, host.snapshots.free, host.pages.free
+    return (*free, len(e._sequences), sum(storages.values()))
+
+
+@pytest.mark.parametrize("make", [real, scripted])
+def test_cancelled(make: Callable[[], Engine]) -> None:
+    """Waiting, in the prompt, while decoding, before and after the end, several at once."""
+    e, rng, seen = make(), random.Random(0), Counter[str]()
+    beginning = [rng.randrange(48) for _ in range(50)]
+
+    def add(number: int) -> None:
+        prompt = beginning[: rng.randrange(50)] + [rng.randrange(48) for _ in range(rng.randint(1, 40))]
+        params = SamplingParams(max_tokens=rng.randint(1, 30), temperature=rng.choice([0, 1]), seed=number)
+        e.add(Request(str(number), prompt, params))
+
+    def settle() -> tuple[int, ...]:
+        while e.has_work():
+            e.step()
+        e.scheduler.check()
+        e.scheduler.cache.flush()
+        e.scheduler.check()
+        return held(e)
+
+    add(-1)  # whatever is made once is made now
+    start = settle()
+    number = 0
+    while seen["cancelled"] < LEAVERS:
+        for _ in range(rng.randint(1, 4)):
+            add(number)
+            number += 1
+        for _ in range(rng.randint(0, 6)):
+            e.step()
+        for s in list(e._sequences.values()):
+            if rng.random() < 0.5:
+                stage = (
+                    "waiting" if s in e.scheduler.waiting else "decoding" if s.decoding else "in the prompt"
+                )
+                seen[f"cancelled {stage}"] += 1
+                seen["cancelled"] += 1
+                e.cancel(s.request.id)
+        e.scheduler.check()
+        if rng.random() < 0.05:
+            assert settle() == start
+    assert settle() == start
+    assert min(seen[f"cancelled {stage}"] for stage in ("waiting", "decoding", "in the prompt")) > 20, seen
+
+
+@pytest.mark.timeout(600)
+def test_disconnected() -> None:
+    """From a real server on the bundled model: before the answer, in the stream, in the middle of the prompt."""
+    rng, seen = random.Random(0), Counter[str]()
+    options = {
+        "--context": 1024,
+        "--sequences": 3,
+        "--prefill-chunk": 64,
+        "--kv-tokens": 1024,
+        "--snapshots": 4,
+    }
+    with serving(options | {"--log-level": "warning"}) as server:
+        before = idle(server)
+        for number in range(LEAVERS):
+            body = {
+                "prompt": [65] * rng.choice((1, 30, 400)),
+                "max_tokens": rng.choice((1, 20, 600)),
+                "ignore_eos": True,
+                "stream": rng.random() < 0.7,
+                "n": rng.choice((1, 1, 2)),
+                "seed": number,
+            }
+            wait = httpx.Timeout(20, read=rng.choice((0.01, 0.1, 20)))
+            with httpx.Client(base_url=server.url, timeout=wait) as client:
+                try:
+                    with client.stream("POST", COMPLETIONS, json=body) as answer:
+                        for _, _ in zip(range(rng.randint(0, 9)), answer.iter_lines(), strict=False):
+                            pass
+                    seen["in the stream"] += 1
+                except httpx.ReadTimeout:
+                    seen["while it waited"] += 1
+        after = idle(server)
+        closing = 8  # files of connections that are not closed yet
+        assert all(after[n] <= before[n] + closing * n.endswith("files") for n in before), (before, after)
+        body = {"prompt": [7], "max_tokens": 2}
+        assert httpx.post(f"{server.url}{COMPLETIONS}", json=body, timeout=60).status_code == 200
+    assert min(seen[what] for what in ("in the stream", "while it waited")) > 50, seen
