@@ -1,5 +1,6 @@
 # make serve    install and start the server on the bundled model   (ARGS="--port 9000 /path/to/model")
 # make test     install and run every test                          (ARGS="-x tests/server")
+# make test-long  install and run thousands of traces and a soak of two minutes
 # make lint     ruff and mypy
 # make format   ruff, in place
 
@@ -8,7 +9,7 @@ ARGS :=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test lint format
+.PHONY: serve test test-long lint format
 
 serve: .venv/installed
 	@exec $(BIN)/nextfit serve $(ARGS)
@@ -16,6 +17,10 @@ serve: .venv/installed
 test: .venv/installed-test
 	$(BIN)/python -m pytest $(ARGS)
 	@$(BIN)/python tools/size_report.py
+
+test-long: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 $(or $(ARGS),tests/long)
+	$(BIN)/python -m tests.long.soak --minutes 2
 
 lint: .venv/installed-lint
 	$(BIN)/ruff check .
@@ -40,6 +45,10 @@ format: .venv/installed-lint
 	$(PIP) --editable '.[test]'
 	@touch $@ .venv/installed
 
-.venv/installed-lint: .venv/created pyproject.toml constraints.txt
+.venv/installed-test-long: .venv/installed-test
+	$(BIN)/python -m pytest -n 2 $(or $(ARGS),tests/long)
+	$(BIN)/python -m tests.long.soak --minutes 2
+
+lint: .venv/created pyproject.toml constraints.txt
 	$(PIP) --editable '.[test,lint]'
 	@touch $@ .venv/installed-test .venv/installed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,12 +47,19 @@ class _SkipGate:
     pytest_runtest_logreport = _note
     pytest_collectreport = _note
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """With pytest-xdist: what a worker found, skips while it collected among them."""
+        self.found += getattr(node, "workeroutput", {}).get("unlisted", [])
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["unlisted"] = self.found
         if self.found and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.found:
             terminalreporter.section("skips that tests/skips.txt does not list", red=True)
-            for nodeid in self.found:
+            for nodeid in dict.fromkeys(self.found):
                 terminalreporter.line(nodeid)

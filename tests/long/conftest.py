@@ -8,12 +8,14 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--models", type=int, default=20, help="random models; each is given 100 random traces")
+    parser.addoption("--models", type=int, default=10, help="random models; each is given 200 random traces")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "model" in metafunc.fixturenames:
-        metafunc.parametrize("model", range(metafunc.config.getoption("--models")))
+    models = metafunc.config.getoption("--models")
+    for name, count in ("model", models), ("some_model", -(-models // 5)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, range(count))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

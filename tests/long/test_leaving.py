@@ -6,6 +6,7 @@ import gc
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -20,13 +21,13 @@ from tests.long.soak import COMPLETIONS, idle, serving
 from tests.support.scripted_model import ScriptedEngine
 
 LEAVERS = 500
-SCARCE = dict(
+SCARCE: dict[str, Any] = dict(
     context=CONTEXT, sequences=3, prefill_chunk=16, decode_gap=16, kv_tokens=1, page_size=4, snapshots=3
 )
 
 
 def real() -> Engine:
-    return Engine(tiny_model(0), EngineConfig(**SCARCE, answer_reserve=1, draft=3), ENDS)  # type: ignore[arg-type]
+    return Engine(tiny_model(0), EngineConfig(**SCARCE, answer_reserve=1, draft=3), ENDS)
 
 
 def scripted() -> Engine:

@@ -1,6 +1,7 @@
 """Thousands of random traces on many small models: no token differs from the solo, cold, draft-free run.
 
-`pytest tests/long/test_sameness.py --models 20` runs 2,000 traces besides the certain ones; the same on every run.
+`pytest -n 2 tests/long/test_sameness.py --models 10` runs 2,000 traces besides the certain ones; the same every time.
+A failing one is printed as it can be given to `tests.engine.drive.run`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.engine.traces import (
     traces,
 )
 
-TRACES = 50  # of each kind for each model
+TRACES = 100  # of each kind for each model
 Record = Callable[[str, object], None]
 
 
@@ -29,14 +30,14 @@ def record(seen: Counter, record_property: Record) -> None:
     record_property("seen", counts)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_random_traffic(model: int, record_property: Record) -> None:
     seen = run_drawn(traces, certain, model, TRACES)
     assert not missing(seen, depths=8), seen
     record(seen, record_property)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_requests_that_begin_alike(model: int, record_property: Record) -> None:
     seen = run_drawn(alike_traces, certain_alike, model, TRACES)
     assert not missing_alike(seen), seen
