@@ -27,6 +27,10 @@ class SharedPool:
     def holders(self, number: int) -> int:
         return self._holders[number]
 
+    def idle_among(self, kept: Iterable[int]) -> int:
+        """How many of these numbers, which are in the tree, the tree alone holds."""
+        return [*map(self._holders.__getitem__, kept)].count(1)
+
     def take(self, count: int = 1) -> list[int]:
         """`count` numbers with one holder, the caller, who has checked that so many are free."""
         assert count <= len(self._free), f"{count} wanted, {len(self._free)} free"

@@ -92,10 +92,9 @@ class PrefixCache:
         path, hit = self._find(key, limit)
         shared = [p for node in path for p in node.pages[: node.warm]]
         snapshot = [hit.snapshot] if hit.snapshot else []
-        self.pages.share(shared)
-        if not self._possible(count - len(shared) + spare):
-            self.pages.give(shared)
+        if not self._possible(count - len(shared) + spare + self.pages.idle_among(shared)):
             return None
+        self.pages.share(shared)
         self._touch(path)
         for number in snapshot:
             self.host.snapshots.share([number])
@@ -234,7 +233,7 @@ class PrefixCache:
             if node.warm_children or self.pages.holders(node.pages[node.warm - 1]) > 1:
                 held.append(node)
             elif not node.useful:
-                self._drop_last(node)
+                self._drop_end(node, count - self.pages.free)
             elif self.host.pages.free:
                 self._demote_last(node)
             else:
@@ -245,10 +244,13 @@ class PrefixCache:
             self._warm.push(node)
         return self.pages.free >= count
 
-    def _drop_last(self, leaf: Node) -> None:
-        parent = leaf.parent
+    def _drop_end(self, leaf: Node, most: int) -> None:
+        """Drop the last pages of a leaf, at once because the rest is copied, up to one that somebody holds."""
+        parent, kept = leaf.parent, len(leaf.pages)
         assert parent is not None
-        self.pages.drop(self._tree.cut(leaf, len(leaf.pages) - 1))
+        while kept > max(0, len(leaf.pages) - most) and self.pages.holders(leaf.pages[kept - 1]) == 1:
+            kept -= 1
+        self.pages.drop(self._tree.cut(leaf, kept))
         self._warm.push(leaf)
         self._warm.push(parent)
 

@@ -16,6 +16,7 @@ from nextfit.cache import (
     resume_limit,
     snapshot_positions,
 )
+from nextfit.cache.tree import Tree
 
 SIZE = 4
 
@@ -266,3 +267,20 @@ def test_a_prompt_of_256k_tokens_costs_milliseconds() -> None:
     assert admission is not None and admission.hit == hit
     print({name: f"{ms:.2f} ms" for name, ms in times.items()})
     assert times["match"] < 10 and sum(times.values()) < 500
+
+
+def test_a_long_run_is_evicted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of a run is copied, so page by page would take time by the square; held pages end it."""
+    cuts: list[int] = []
+    plain = Tree.cut
+    monkeypatch.setattr(
+        Tree, "cut", lambda self, leaf, count: (cuts.append(count), plain(self, leaf, count))[1]
+    )
+    cache = new(pages=1000, snapshots=0)
+    first = cache.reserve(1000)
+    assert first is not None
+    cache.insert(encode(range(4000)), first)
+    cache.pages.give(first[:100] + first[200:])
+    assert cache.reserve(700) is not None and cuts == [300]
+    assert cache.reserve(100) is not None and cuts == [300, 200]
+    cache.check(first[100:200] + [p for p in range(1, 1001) if p not in first[:200]])
