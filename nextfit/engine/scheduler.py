@@ -7,7 +7,7 @@ fall out.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect, insort
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -115,13 +115,25 @@ class Scheduler:
         return rows
 
     def _awaited(self, s: Sequence) -> bool:
-        """Whether a running prefill is about to leave a snapshot that `s` can begin from."""
+        """Whether `s` had better wait for a snapshot; found out again only when the one it waits for is there."""
+        if s.awaits is None or s.awaits[1] not in s.awaits[0].stops:
+            s.awaits = self._coming(s)
+        return s.awaits is not None
+
+    def _coming(self, s: Sequence) -> tuple[Sequence, int] | None:
+        """A prefill that will leave snapshots `s` can begin from, and the last of them.
+
+        One of lower priority is not waited for: it may itself have to wait for others that `s` goes before.
+        """
         limit = resume_limit(len(s.tokens), self.page_size)
-        stops = [(stop, r) for r in self.running for stop in r.stops if stop <= limit]
-        if not stops:
-            return False
-        have = self.cache.match(s.key, limit).length
-        return any(have < stop and r.key.startswith(s.key[: stop * TOKEN_BYTES]) for stop, r in stops)
+        ahead = [r for r in self.running if r.stops and r.priority <= s.priority]
+        have = self.cache.match(s.key, limit).length if ahead else 0
+        for r in ahead:
+            stops = [stop for stop in r.stops if have < stop <= limit]
+            parted = bisect(stops, False, key=lambda n: not r.key.startswith(s.key[: n * TOKEN_BYTES]))
+            if parted:
+                return r, stops[parted - 1]
+        return None
 
     def _admit(self, s: Sequence) -> bool:
         """Give `s` a slot and the pages up to its next token, those of the longest cached prefix among them.

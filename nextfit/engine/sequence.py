@@ -8,7 +8,7 @@ from nextfit.engine.depth import Acceptance
 from nextfit.engine.request import FinishReason, Request, Stats
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """`tokens` are the prompt and what was generated; the first `computed` of them are in the state.
 
@@ -33,6 +33,9 @@ class Sequence:
     restore: int = 0  # snapshot to copy into the slot before the next step
     behind: bool = False  # the draft head has not seen the last computed row yet
     stops: list[int] = field(default_factory=list)  # token counts at which the prefill leaves a snapshot
+    awaits: tuple[Sequence, int] | None = (
+        None  # who will leave a snapshot to begin from, after so many tokens
+    )
     latest: int = 0  # tokens in the snapshot of the answer so far, which the next replaces
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(0))
     rounds: int = 0

@@ -43,7 +43,7 @@ class Snapshots:
     def _save(self, s: Sequence, length: int) -> bool:
         """Snapshot of `s` after `length` tokens, which are committed or logged, unless there is one or no room."""
         if len(s.key) < length * TOKEN_BYTES:
-            s.key = encode(s.tokens)
+            s.key += encode(s.tokens[len(s.key) // TOKEN_BYTES :])
         self.cache.insert(s.key, s.pages[: length // self.config.page_size])
         number = self.cache.snapshot(s.key, length)
         if number is None:

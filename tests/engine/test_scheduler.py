@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nextfit.cache import PrefixCache, SharedPool
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Request
@@ -393,6 +394,60 @@ def test_a_request_waits_for_the_last_snapshot_it_can_use() -> None:
             if r.sequence.finish:
                 scheduler.remove(r.sequence)
     assert (first.cached, same.cached, other.cached) == (0, 36, 0) and other.generated
+
+
+def test_a_request_does_not_wait_for_snapshots_of_lower_priorities() -> None:
+    """Who leaves them may itself wait for rows, for as long as others come in between."""
+    scheduler, rng = (
+        small(context=100, sequences=3, kv_tokens=400, prefill_chunk=8, snapshots=4),
+        random.Random(0),
+    )
+    low = sequence(0, 40, 4, priority=5)
+    scheduler.add(low)
+    advance(scheduler.schedule()[0], rng)
+    scheduler.add(sequence(1, 90, 4, tokens=[7] * 90, priority=1))
+    assert taken(scheduler.schedule()) == {1: 8}  # nothing for 0
+    scheduler.add(sequence(2, 40, 4, priority=0))
+    assert taken(scheduler.schedule()) == {2: 8}
+
+
+def test_who_waits_for_a_snapshot_looks_for_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look reads the whole prompt, and many may wait."""
+    calls: list[bytes] = []
+    plain = PrefixCache.match
+    monkeypatch.setattr(
+        PrefixCache, "match", lambda self, key, limit: (calls.append(key), plain(self, key, limit))[1]
+    )
+    scheduler, rng = small(context=900, kv_tokens=1000, prefill_chunk=8, snapshots=4), random.Random(0)
+    first, same = sequence(0, 400, 4), sequence(1, 400, 4)
+    for s in (first, same):
+        scheduler.add(s)
+    for _ in range(20):
+        for r in scheduler.schedule():
+            advance(r, rng)
+    assert same in scheduler.waiting and calls == [same.key]
+    scheduler.remove(first)
+    assert taken(scheduler.schedule()) == {1: 8}
+
+
+def test_who_waits_for_pages_shares_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sharing reads the whole list of pages, to give them back in the same step."""
+    scheduler = small(context=900, kv_tokens=1000, snapshots=4, answer_reserve=4096)
+    scheduler.add(first := sequence(0, 400, 4))
+    scheduler.schedule()
+    scheduler.cache.insert(first.key, first.pages[:50])
+    scheduler.cache.snapshot(first.key, 200)
+    scheduler.remove(first)
+    scheduler.add(sequence(1, 500, 200, tokens=[7] * 500))
+    scheduler.schedule()
+    scheduler.add(sequence(2, 400, 300))
+    with monkeypatch.context() as m:
+        m.delattr(SharedPool, "share")
+        scheduler.schedule()
+    assert [s.order for s in scheduler.waiting] == [2]
+    scheduler.remove(scheduler.running[0])
+    assert taken(scheduler.schedule()) == {2: 196}  # from 200 to its own snapshot after 396
+    scheduler.check()
 
 
 def test_one_request_of_the_full_context_always_fits() -> None:
