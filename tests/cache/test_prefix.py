@@ -16,7 +16,7 @@ from nextfit.cache import (
     resume_limit,
     snapshot_positions,
 )
-from nextfit.cache.tree import Tree
+from nextfit.cache.tree import Node, Tree
 
 SIZE = 4
 
@@ -273,9 +273,12 @@ def test_a_long_run_is_evicted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a run is copied, so page by page would take time by the square; held pages end it."""
     cuts: list[int] = []
     plain = Tree.cut
-    monkeypatch.setattr(
-        Tree, "cut", lambda self, leaf, count: (cuts.append(count), plain(self, leaf, count))[1]
-    )
+
+    def cut(self: Tree, leaf: Node, count: int) -> list[int]:
+        cuts.append(count)
+        return plain(self, leaf, count)
+
+    monkeypatch.setattr(Tree, "cut", cut)
     cache = new(pages=1000, snapshots=0)
     first = cache.reserve(1000)
     assert first is not None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nextfit.cache import PrefixCache, SharedPool
+from nextfit.cache import Hit, PrefixCache, SharedPool
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Request
@@ -415,9 +415,12 @@ def test_who_waits_for_a_snapshot_looks_for_it_once(monkeypatch: pytest.MonkeyPa
     """A look reads the whole prompt, and many may wait."""
     calls: list[bytes] = []
     plain = PrefixCache.match
-    monkeypatch.setattr(
-        PrefixCache, "match", lambda self, key, limit: (calls.append(key), plain(self, key, limit))[1]
-    )
+
+    def match(self: PrefixCache, key: bytes, limit: int) -> Hit:
+        calls.append(key)
+        return plain(self, key, limit)
+
+    monkeypatch.setattr(PrefixCache, "match", match)
     scheduler, rng = small(context=900, kv_tokens=1000, prefill_chunk=8, snapshots=4), random.Random(0)
     first, same = sequence(0, 400, 4), sequence(1, 400, 4)
     for s in (first, same):

@@ -26,7 +26,7 @@ class Watch:
         e.scheduler._awaited = self._awaited  # type: ignore[method-assign]
         cache.discard = self._discard  # type: ignore[method-assign]
         cache._forget = self._forget  # type: ignore[method-assign]
-        cache._drop_last = self._drop_last  # type: ignore[method-assign]
+        cache._drop_end = self._drop_end  # type: ignore[method-assign]
 
     def _add(self, sequence: Sequence) -> None:
         self._everybody.append(sequence)
@@ -63,6 +63,6 @@ class Watch:
         self.seen["snapshots replaced" if self._discarding else "snapshots evicted"] += 1
         PrefixCache._forget(self.scheduler.cache, node)  # type: ignore[arg-type]
 
-    def _drop_last(self, leaf: object) -> None:
+    def _drop_end(self, leaf: object, most: int) -> None:
         self.seen["pages evicted"] += 1
-        PrefixCache._drop_last(self.scheduler.cache, leaf)  # type: ignore[arg-type]
+        PrefixCache._drop_end(self.scheduler.cache, leaf, most)  # type: ignore[arg-type]
