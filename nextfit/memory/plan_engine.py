@@ -24,6 +24,7 @@ WEIGHT_TILE = 1 << 22  # numbers of a weight that are widened at a time (ops/lin
 ALIGNMENT = 64  # bytes of a cache line
 HISTORY_STAGE = 1024  # tokens of a history that rows attend to at a time
 ROWS_ATTENDING = 128  # of a sequence, at a time
+ROWS_SCORED = 32
 MODULES = 256 * MiB  # Python, torch and NextFit in memory; measured (docs/memory.md)
 
 
@@ -253,10 +254,12 @@ def _sparse_attention(c: ModelConfig, limits: Limits, a: int, m: int) -> tuple[i
     tile = max(0, min(TILE, limits.context // ratio - blocks))
     scores = (2 * c.indexer_n_heads * m + 3 * m + 32) * tile + (3 * m + 48) * blocks
     masks = (m + 8) * min(limits.context, HISTORY_STAGE) + 32 * blocks + 6 * width * m
-    attending = min(limits.rows, ROWS_ATTENDING) * max(scores, masks)
-    chosen = limits.window * (c.indexer_budget + ratio) * (kv * 2 * (a + 2 * m) + 32)
+    chosen = (c.indexer_budget + ratio) * (kv * 2 * (a + 2 * m) + 32)
+    scoring = min(limits.rows, ROWS_SCORED) * scores
+    attending = min(limits.rows, ROWS_ATTENDING) * masks
+    largest = max(scoring, attending, limits.window * chosen)
     words = (
-        f"{limits.rows} rows x {row:,} B, and {max(attending, chosen):,} B, the largest of index scores "
+        f"{limits.rows} rows x {row:,} B, and {largest:,} B, the largest of index scores "
         f"({tile} blocks a tile), masks and the tokens that verify rows chose"
     )
-    return limits.rows * row + max(attending, chosen), words
+    return limits.rows * row + largest, words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import defaultdict
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from nextfit.checkpoint import open_checkpoint
 from nextfit.checkpoint.load import load_weights
@@ -30,6 +27,7 @@ from nextfit.memory.plan_engine import state
 from nextfit.memory.plan_weights import from_checkpoint, from_format
 from nextfit.model.state import State, StateShape
 from nextfit.models import default_path
+from tests.memory.storages import Peak
 from tests.support.gguf_writer import write_gguf
 from tests.support.random_model import random_parts, small_config
 
@@ -138,35 +136,6 @@ def test_weights_with_optional_factors_to_the_byte(tmp_path: Path) -> None:
         experts = sum(sizes.experts) + sum(sizes.draft_experts)
         planned = sum(sizes.resident.values()) + c.num_experts * experts
         assert planned == sum(resident(w) for w in load_weights(checkpoint).values()), name
-
-
-class Peak(TorchDispatchMode):
-    """Bytes of all storages that operators made and that are still alive, and the most there ever were."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive: dict[int, int] = {}
-        self.now = self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        old = {x.untyped_storage()._cdata for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)}
-        out = func(*args, **(kwargs or {}))
-        for x in tree_flatten(out)[0]:
-            if isinstance(x, Tensor):
-                storage = x.untyped_storage()
-                if storage._cdata not in old and storage._cdata not in self.alive:
-                    self._add(storage)
-        return out
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        key, n = storage._cdata, storage.nbytes()
-        self.alive[key] = n
-        self.now += n
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._remove, key)
-
-    def _remove(self, key: int) -> None:
-        self.now -= self.alive.pop(key, 0)
 
 
 def test_the_measure_sees_temporaries() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nextfit.ops.batch import Batch
 from nextfit.ops.history import History, causal_conv, commit, extend
-from tests.memory.test_engine_bytes import Peak
+from tests.memory.storages import Peak
 from tests.ops.common import ROWS, batch, generator
 
 WINDOW = 5

@@ -13,6 +13,7 @@ from nextfit.ops.precision import wide
 from nextfit.ops.select import top_k_ascending
 
 TILE = 1024  # blocks scored at a time, whatever the history
+ROWS = 32  # for which they are, whatever the step
 
 
 def completing_rows(batch: Batch, ratio: int) -> Tensor:
@@ -25,8 +26,14 @@ def best_blocks(query: Tensor, keys: Callable[[int, int], Tensor], visible: Tens
 
     query [rows, heads, dim], keys(first, end) the keys [end - first, dim] of blocks, visible [rows]: complete
     blocks each row may see, all >= k.
-    Blocks are scored tile by tile and only the best k are kept, so memory does not grow with the history.
+    Blocks are scored tile by tile for some rows at a time and only the best k are kept, so memory grows neither with
+    the history nor with the rows.
     """
+    parts = zip(query.split(ROWS), visible.split(ROWS), strict=True)
+    return torch.cat([_best_blocks(q, keys, v, k) for q, v in parts])
+
+
+def _best_blocks(query: Tensor, keys: Callable[[int, int], Tensor], visible: Tensor, k: int) -> Tensor:
     w = wide(query.dtype)
     q = query.to(w)
 

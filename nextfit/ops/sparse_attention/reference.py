@@ -64,26 +64,29 @@ class _Sequence:
 
         `chosen` [rows, k] are each row's blocks; None: all of them.
         """
-        history, device, ratio = first + len(query), query.device, self.ratio
+        history, device = first + len(query), query.device
         dtype = matmul_dtype(query.dtype, device)
         position = torch.arange(first, history, device=device)[:, None]
         # [kv heads, group, rows, dim]: the group's heads share their keys through a stride of 0
         q = query.to(dtype).unflatten(1, (self.pages.key.shape[2], -1)).permute(1, 2, 0, 3)
         out, total = torch.zeros_like(q), torch.full(q.shape[:3], _nothing(dtype), dtype=dtype, device=device)
-        stage = max(1, STAGE // ratio) * ratio
+        stage = max(1, STAGE // self.ratio) * self.ratio
         for a in range(0, history, stage):
-            token = torch.arange(a, min(a + stage, history), device=device)
-            mask = token <= position
-            if chosen is not None:
-                tail = token >= (position + 1) // ratio * ratio
-                mask &= _tokens_of(chosen, a // ratio, len(token), ratio) | tail
-            stored = self.pages.tokens(self.table, a, a + len(token))
-            k, v = (x.to(dtype).permute(1, 0, 2)[:, None].expand(-1, q.shape[1], -1, -1) for x in stored)
-            part, weight = _part(q, k, v, mask)
-            both = torch.logaddexp(total, weight)
-            out.mul_((total - both).exp_()[..., None]).addcmul_(part, (weight - both).exp_()[..., None])
-            total = both
+            _join(out, total, *self._stage(q, chosen, position, a, min(a + stage, history)))
         return out.permute(2, 0, 1, 3).flatten(1, 2).to(query.dtype)
+
+    def _stage(
+        self, q: Tensor, chosen: Tensor | None, position: Tensor, first: int, end: int
+    ) -> tuple[Tensor, Tensor]:
+        """`_part` of the tokens `first` to `end` of the history."""
+        token = torch.arange(first, end, device=q.device)
+        mask = token <= position
+        if chosen is not None:
+            tail = token >= (position + 1) // self.ratio * self.ratio
+            mask &= _tokens_of(chosen, first // self.ratio, end - first, self.ratio) | tail
+        stored = self.pages.tokens(self.table, first, end)
+        k, v = (x.to(q.dtype).permute(1, 0, 2)[:, None].expand(-1, q.shape[1], -1, -1) for x in stored)
+        return _part(q, k, v, mask)
 
     def _gathered(self, query: Tensor, chosen: Tensor, position: Tensor) -> Tensor:
         """Rows against exactly their chosen tokens; the few rows of a decode or verify step."""
@@ -115,6 +118,13 @@ def _tokens_of(chosen: Tensor, first: int, tokens: int, ratio: int) -> Tensor:
 def _nothing(dtype: torch.dtype) -> float:
     """Logarithm of a sum of no exponentials; finite, so that differences of it are."""
     return torch.finfo(dtype).min / 2
+
+
+def _join(out: Tensor, total: Tensor, part: Tensor, weight: Tensor) -> None:
+    """Add a part to the attention over other parts, in place; both as `_part` returns them."""
+    both = torch.logaddexp(total, weight)
+    out.mul_((total - both).exp_()[..., None]).addcmul_(part, (weight - both).exp_()[..., None])
+    total.copy_(both)
 
 
 def _part(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
