@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -79,6 +80,22 @@ def test_counts_are_those_of_the_answers(url: str) -> None:
     }
     wait_for(lambda: read(url)["num_requests_running"] == 0)
     assert grown(url, before, names) == wanted
+
+
+def test_cached_tokens_are_told_however_an_answer_ends(url: str) -> None:
+    text = "a text of its own, " * 9 + "count"
+    (first, *warm), streamed = (
+        [
+            ask(url, text, **fields).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+            for fields in ({}, {}, {"max_tokens": 2}, {"stop": "three"})
+        ],
+        [],
+    )
+    for fields in ({}, {"max_tokens": 2}, {"stop": ["three"]}):
+        answer = ask(url, text, stream=True, stream_options={"include_usage": True}, **fields)
+        usage = json.loads(answer.text.split("\n\n")[-3].removeprefix("data: "))["usage"]
+        streamed.append(usage["prompt_tokens_details"]["cached_tokens"])
+    assert first < 100 < warm[0] and {*warm, *streamed} == {warm[0]}
 
 
 def test_acceptance(url: str) -> None:

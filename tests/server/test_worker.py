@@ -177,14 +177,19 @@ def test_the_cache_is_saved_behind_the_last_step_however_long_it_takes(
             time.sleep(0.2)
         seen.append(-1)
 
-    worker = Worker(EngineThread(replace(built(engine), save_cache=save)))
+    class Noting(EngineThread):
+        def kill(self) -> None:
+            seen.append(-2)
+            super().kill()
+
+    worker = Worker(Noting(replace(built(engine), save_cache=save)))
     worker.start()
     worker.wait()
     worker.submit(request("r"), lambda event: None)
     wait_for(lambda: engine.steps > 3)
     worker.stop(0.4)
     assert not worker.busy
-    assert seen == [engine.steps] * 5 + [-1]
+    assert seen == [engine.steps] * 5 + [-1, -2]
 
 
 def test_an_idle_engine_is_not_stepped() -> None:
