@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from itertools import groupby
+from itertools import repeat
 from math import prod
 from operator import attrgetter
 from pathlib import Path
@@ -230,37 +230,38 @@ def _usual_index(text: bytes) -> dict[str, str] | None:
     return index.weight_map if text.count(b":") == keys else None
 
 
-def _index(file: Path) -> dict[str, set[str]]:
-    """Shard file -> tensors that the index says it holds."""
+def _index(file: Path) -> dict[str, str]:
+    """Tensor -> shard file that the index says holds it."""
     text = _read(file)
-    weights = _usual_index(text) or parse_json(text, str(file)).get("weight_map")
+    if usual := _usual_index(text):
+        return usual
+    weights = parse_json(text, str(file)).get("weight_map")
     if not isinstance(weights, dict) or not weights:
         raise CheckpointError(f"{file}: weight_map is {brief(weights)}, expected an object tensor -> file")
-    shards: dict[str, set[str]] = {}
-    for shard, group in groupby(weights, weights.__getitem__):
-        names = list(group)
-        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise CheckpointError(
-                f"{file}: {names[0]} is in {brief(shard)}, expected the name of a safetensors file"
-            )
-        shards.setdefault(shard, set()).update(names)
-    return shards
+    for name, shard in weights.items():
+        if not isinstance(shard, str):
+            raise CheckpointError(f"{file}: {name} is in {brief(shard)}, expected the name of a file")
+    return weights
 
 
 def _sharded(index: Path) -> dict[str, Source]:
     """All tensors of the shards, which must hold exactly what the index says."""
+    expected = _index(index)
     found: dict[str, Source] = {}
-    for shard, listed in sorted(_index(index).items()):
+    for shard in sorted(set(expected.values())):
         file = index.parent / shard
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise CheckpointError(f"{index}: {shard!r} is not the name of a safetensors file")
         if not file.is_file():
-            raise CheckpointError(f"{file}: the shard is missing; {index.name} puts {min(listed)} in it")
+            name = next(name for name, of in expected.items() if of == shard)
+            raise CheckpointError(f"{file}: the shard is missing; {index.name} puts {name} in it")
         held = read_header(file)
-        if held.keys() != listed:
-            for name in listed - held.keys():
-                raise CheckpointError(f"{file}: {name} is missing; {index.name} puts it in this file")
-            for name in held.keys() - listed:
-                raise CheckpointError(f"{file}: {name} is in this file, which {index.name} does not say")
+        if set(map(expected.pop, held, repeat(None))) - {shard}:
+            name = next(name for name in held if _index(index).get(name) != shard)
+            raise CheckpointError(f"{file}: {name} is in this file, which {index.name} does not say")
         found |= held
+    for name, shard in expected.items():
+        raise CheckpointError(f"{index.parent / shard}: {name} is missing; {index.name} puts it in this file")
     return found
 
 

@@ -160,7 +160,7 @@ def test_odd_headers(entries: str, name: str | None, tmp_path: Path) -> None:
     size = 8 if entries and "[-0]" not in entries else 0
     file = tmp_path / "x.safetensors"
     file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
-    said = []
+    said: list[Any] = []
     for reader in (safetensors._usual_entries, lambda _: None):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(safetensors, "_usual_entries", reader)
