@@ -1,8 +1,8 @@
-# make serve    install and start the server on the bundled model   (ARGS="--port 9000 /path/to/model")
-# make test     install and run every test                          (ARGS="-x tests/server")
-# make test-long  install and run thousands of traces and a soak of two minutes
-# make lint     ruff and mypy
-# make format   ruff, in place
+# make serve      install and start the server on the bundled model   (ARGS="--port 9000 /path/to/model")
+# make test       install and run every test                          (ARGS="-x tests/server")
+# make test-long  thousands of traces and a soak of two minutes       (ARGS="tests/long --models 100")
+# make lint       ruff and mypy
+# make format     ruff, in place
 
 PYTHON := python3
 ARGS :=
@@ -45,10 +45,6 @@ format: .venv/installed-lint
 	$(PIP) --editable '.[test]'
 	@touch $@ .venv/installed
 
-.venv/installed-test-long: .venv/installed-test
-	$(BIN)/python -m pytest -n 2 $(or $(ARGS),tests/long)
-	$(BIN)/python -m tests.long.soak --minutes 2
-
-lint: .venv/created pyproject.toml constraints.txt
+.venv/installed-lint: .venv/created pyproject.toml constraints.txt
 	$(PIP) --editable '.[test,lint]'
 	@touch $@ .venv/installed-test .venv/installed
