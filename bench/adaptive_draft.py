@@ -1,7 +1,8 @@
 """Adaptive draft depth against every fixed one on the bundled model: `python -m bench.adaptive_draft [--tokens 160]`.
 
 The same requests, A B A B in one process; the tokens are compared before anything is printed. Seconds are CPU time
-of the engine's thread, for the engine too, so that a busy machine disturbs little. The first tokens, in which depth is learnt, count.
+of the engine's thread, for the engine too, so that a busy machine disturbs little. The first tokens, in which depth
+is learnt, count.
 """
 
 from __future__ import annotations
