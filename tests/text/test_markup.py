@@ -150,7 +150,8 @@ def test_types(schema: object, types: str) -> None:
 
 
 def test_parameters_without_a_schema() -> None:
-    for schema in (None, [], 3, {"properties": []}, {"properties": {"y": {"type": "integer"}}}):
+    says_nothing: list[Any] = [None, [], 3, {"properties": []}, {"properties": {"y": {"type": "integer"}}}]
+    for schema in says_nothing:
         assert Parameters(schema).types("x") == {"string"}
     assert Parameters({"additionalProperties": {"type": "integer"}}).types("x") == {"integer"}
 
