@@ -73,7 +73,8 @@ class Scheduler:
         """Rows of the next step, decode rows first; empty when there is nothing to do.
 
         Every running sequence that decodes is in every step, if need be at the expense of later ones' pages, so
-        `decode_gap` bounds the prompt rows between two of its tokens.
+        `decode_gap` bounds the prompt rows between two of its tokens. Only the last of all, for which nobody makes
+        room, stands still until there is some.
         """
         step: list[Rows] = []
         for s in sorted((s for s in self.running if s.decoding), key=Sequence.rank):
