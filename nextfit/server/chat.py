@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -11,18 +12,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from nextfit.engine.request import Sampled
-from nextfit.errors import RequestError
-from nextfit.server.errors import ApiError
-from nextfit.server.generation import Generation
+from nextfit.server.conversation import converse
+from nextfit.server.generation import Answer, Generation
 from nextfit.server.logprobs import chat_logprobs
 from nextfit.server.observe import Record
 from nextfit.server.sampling import check_model, choices
-from nextfit.server.schemas import ChatMessage, ChatRequest, unsupported
-from nextfit.server.service import Served, Service
+from nextfit.server.schemas import ChatRequest
+from nextfit.server.service import Service
 from nextfit.server.stream import EventStream, while_connected
-
-# OpenAI's levels as the model's template knows them; "none" is no thinking at all
-EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "xhigh", "xhigh": "xhigh"}
+from nextfit.text.events import Arguments, CallBegin, Content, Event, Reasoning
 
 
 def router(service: Service) -> APIRouter:
@@ -32,10 +30,11 @@ def router(service: Service) -> APIRouter:
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         served = service.served()
         check_model(body, served)
-        ids = await asyncio.to_thread(_prompt, body, served)
+        conversation = await asyncio.to_thread(converse, body, served)
         limit = body.max_completion_tokens or body.max_tokens
         params = choices(body, served, limit, (body.top_logprobs or 0) if body.logprobs else None)
-        generation = Generation(served, [ids], params, Record.of(request.scope))
+        record = Record.of(request.scope)
+        generation = Generation(served, [conversation.ids], params, record, conversation.reader)
         reply = _Reply(body, generation)
         # refusals come before the status line of a stream
         await while_connected(request, generation.start())
@@ -44,40 +43,6 @@ def router(service: Service) -> APIRouter:
         return JSONResponse(await while_connected(request, reply.whole()))
 
     return routes
-
-
-def _prompt(body: ChatRequest, served: Served) -> list[int]:
-    """Token ids of the conversation as the checkpoint's template writes it."""
-    if served.template is None:
-        raise ApiError(400, "the checkpoint has no chat template; /v1/completions works", code="unsupported")
-    kwargs: dict[str, Any] = {}
-    if body.reasoning_effort == "none":
-        kwargs["enable_thinking"] = False
-    elif body.reasoning_effort is not None:
-        kwargs["reasoning_effort"] = EFFORT[body.reasoning_effort]
-    messages = [_message(m, f"messages[{i}]") for i, m in enumerate(body.messages)]
-    try:
-        text = served.template.render(messages, chat_template_kwargs=body.chat_template_kwargs, **kwargs)
-    except RecursionError:
-        raise RequestError("messages or chat_template_kwargs are nested too deeply", "messages") from None
-    ids = served.tokenizer.encode(text)
-    served.check_room(ids, "messages")
-    return ids
-
-
-def _message(message: ChatMessage, where: str) -> dict[str, Any]:
-    """The turn with its text parts joined and the developer's role under the name that templates know."""
-    fields = message.model_dump(exclude_none=True)
-    if message.role == "developer":
-        fields["role"] = "system"
-    if isinstance(message.content, list):
-        texts = []
-        for i, part in enumerate(message.content):
-            if part.type != "text" or part.text is None:
-                raise unsupported(f"{where}.content[{i}]", f"a part of type {part.type!r} is")
-            texts.append(part.text)
-        fields["content"] = "".join(texts)
-    return fields
 
 
 class _Reply:
@@ -98,9 +63,9 @@ class _Reply:
         choices = [
             {
                 "index": i,
-                "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                "message": _message(answer),
                 "logprobs": self._probabilities(answer.tokens),
-                "finish_reason": answer.finish_reason,
+                "finish_reason": _reason(answer.finish_reason, called=bool(answer.reply.calls)),
             }
             for i, answer in enumerate(await self._generation.answers())
         ]
@@ -110,11 +75,17 @@ class _Reply:
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         for i in range(self._count):
             yield self._chunk(i, {"role": "assistant", "content": ""})
+        called = [False] * self._count
         async for piece in self._generation.pieces():
-            if piece.text or (self._logprobs and piece.tokens):
-                yield self._chunk(piece.index, {"content": piece.text}, piece.tokens)
+            deltas = [delta for event in piece.events if (delta := _delta(event))]
+            if not deltas and self._logprobs and piece.tokens:
+                deltas = [{"content": ""}]
+            called[piece.index] |= any("tool_calls" in delta for delta in deltas)
+            for i, delta in enumerate(deltas):
+                yield self._chunk(piece.index, delta, () if i else piece.tokens)
             if piece.finish_reason:
-                yield self._chunk(piece.index, {}, reason=piece.finish_reason)
+                reason = _reason(piece.finish_reason, called=called[piece.index])
+                yield self._chunk(piece.index, {}, reason=reason)
         if self._include_usage:
             yield self._envelope([], self._generation.usage.as_json())
 
@@ -122,7 +93,7 @@ class _Reply:
         return chat_logprobs(self._generation.served.tokenizer, tokens) if self._logprobs and tokens else None
 
     def _chunk(
-        self, index: int, delta: dict[str, str], tokens: Sequence[Sampled] = (), reason: str | None = None
+        self, index: int, delta: dict[str, Any], tokens: Sequence[Sampled] = (), reason: str | None = None
     ) -> dict[str, Any]:
         probabilities = self._probabilities(tokens)
         choice = {"index": index, "delta": delta, "logprobs": probabilities, "finish_reason": reason}
@@ -131,3 +102,35 @@ class _Reply:
     def _envelope(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": choices}
         return {**chunk, "usage": usage} if self._include_usage else chunk
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    reply = answer.reply
+    message = {"role": "assistant", "content": reply.content, "refusal": None}
+    message["reasoning_content"] = reply.reasoning or None
+    if not reply.calls:
+        return message
+    calls = [_call(call.name, call.arguments) for call in reply.calls]
+    return {**message, "content": reply.content or None, "tool_calls": calls}
+
+
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+def _delta(event: Event) -> dict[str, Any] | None:
+    match event:
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case Content(text):
+            return {"content": text}
+        case CallBegin(index, name):
+            return {"tool_calls": [{"index": index, **_call(name, "")}]}
+        case Arguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+    return None
+
+
+def _reason(reason: str | None, *, called: bool) -> str | None:
+    return "tool_calls" if called and reason == "stop" else reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,8 +16,9 @@ from nextfit.server.messages import Accepted
 from nextfit.server.metrics import Timer
 from nextfit.server.observe import Record
 from nextfit.server.service import Served
-from nextfit.server.worker import Event
-from nextfit.text import TextStream
+from nextfit.server.worker import Event as EngineEvent
+from nextfit.text import Reader, TextStream
+from nextfit.text.events import Content, Event, Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,14 @@ class Piece:
     """What is new in choice `index`; `tokens` are those whose text came out since the last piece."""
 
     index: int
-    text: str
+    events: tuple[Event, ...]
     tokens: tuple[Sampled, ...]
     finish_reason: str | None
+
+    @property
+    def text(self) -> str:
+        """Its content."""
+        return "".join([event.text for event in self.events if isinstance(event, Content)])
 
 
 @dataclass(slots=True)
@@ -37,6 +43,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -44,20 +51,30 @@ class Usage:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
         }
 
 
 class _Choice:
     """One running choice: its engine request and the text of its tokens."""
 
-    def __init__(self, served: Served, index: int, request: Request, timer: Timer, *, first: bool) -> None:
+    def __init__(
+        self,
+        served: Served,
+        index: int,
+        request: Request,
+        timer: Timer,
+        reader: Reader | None,
+        *,
+        first: bool,
+    ) -> None:
         self.index = index
         self.first = first  # of its prompt
         self.request = request
         self.reason: str | None = None  # why it ended
         self.timer = timer
         self._cached = 0
-        self._stream = TextStream(served.tokenizer, request.params.stop)
+        self._stream = TextStream(served.tokenizer, request.params.stop, reader)
         self._sampled: list[Sampled] = []
         self._given = 0  # tokens whose text is out
 
@@ -67,23 +84,25 @@ class _Choice:
         if output.stats is not None:
             self._cached = output.stats.cached_tokens
         delta = self._stream.push(s.token for s in output.tokens)
-        text, reason = delta.text, None
+        events, reason = delta.events, None
+        if delta.stopped is None and output.finish_reason is not None:
+            reason = output.finish_reason
+            delta = self._stream.finish(cut=reason != "stop")
+            events += delta.events
         if delta.stopped is not None:
             reason = "stop"
-        elif output.finish_reason is not None:
-            delta = self._stream.finish()
-            text, reason = text + delta.text, output.finish_reason
         tokens = tuple(self._sampled[self._given : delta.tokens])
         self._given = delta.tokens
         if reason is not None:
             self.end(reason, usage, delta.matched)
-        return Piece(self.index, text, tokens, reason)
+        return Piece(self.index, events, tokens, reason)
 
     def end(self, reason: str, usage: Usage, tokens: int | None = None) -> None:
         """Count the choice with its first `tokens` tokens (None: all of them)."""
         self.reason = reason
         self.timer.end(reason)
         usage.completion_tokens += len(self._sampled) if tokens is None else tokens
+        usage.reasoning_tokens += self._stream.reasoning_tokens
         usage.cached_tokens += self._cached if self.first else 0
 
 
@@ -91,31 +110,43 @@ class _Choice:
 class Answer:
     """A whole choice."""
 
-    text: str = ""
+    reply: Reply = field(default_factory=Reply)
     tokens: list[Sampled] = field(default_factory=list)
     finish_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Its content."""
+        return self.reply.content
 
 
 class Generation:
     """Runs `prompts` x `params`: choice i of prompt p has index p * len(params) + i.
 
+    `reader` makes what takes a choice's text apart; without, all of it is content.
     After `start`, `close` must be called, however the request ends: it cancels whatever still runs.
     """
 
     def __init__(
-        self, served: Served, prompts: Sequence[list[int]], params: Sequence[SamplingParams], record: Record
+        self,
+        served: Served,
+        prompts: Sequence[list[int]],
+        params: Sequence[SamplingParams],
+        record: Record,
+        reader: Callable[[], Reader] | None = None,
     ) -> None:
         self.served, self.record = served, record
         self.usage = Usage(sum(map(len, prompts)))
         self._worker = served.worker
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._early: deque[tuple[int, Event]] = deque()  # came before the last choice was taken
+        self._events: asyncio.Queue[tuple[int, EngineEvent]] = asyncio.Queue()
+        self._early: deque[tuple[int, EngineEvent]] = deque()  # came before the last choice was taken
         self._choices = [
             _Choice(
                 served,
                 i,
                 Request(f"{record.id}-{i}", prompt, one),
                 Timer(record.metrics, record.arrived),
+                reader() if reader else None,
                 first=one is params[0],
             )
             for i, (prompt, one) in enumerate((p, s) for p in prompts for s in params)
@@ -160,7 +191,8 @@ class Generation:
         try:
             async for piece in self.pieces():
                 answer = answers[piece.index]
-                answer.text += piece.text
+                for event in piece.events:
+                    answer.reply.add(event)
                 answer.tokens += piece.tokens
                 answer.finish_reason = piece.finish_reason
         finally:
@@ -188,7 +220,7 @@ class Generation:
                     self._worker.cancel(choice.request.id)
             yield piece
 
-    def _deliver(self, loop: asyncio.AbstractEventLoop, index: int, event: Event) -> None:
+    def _deliver(self, loop: asyncio.AbstractEventLoop, index: int, event: EngineEvent) -> None:
         """Called on the thread that reads the engine's events."""
         timer = self._choices[index].timer
         if isinstance(event, Output):

@@ -100,12 +100,13 @@ class ChatRequest(SamplingBody):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
+    enable_thinking: bool | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
     @model_validator(mode="after")
     def _supported(self) -> ChatRequest:
-        if self.tools:
-            raise unsupported("tools", "tool calls are")
         if self.response_format and self.response_format.type != "text":
             raise unsupported("response_format", f"the response format {self.response_format.type!r} is")
         if self.top_logprobs is not None and not self.logprobs:

@@ -27,6 +27,8 @@ from typing import Any
 import httpx
 
 from nextfit.llm import LLM
+from nextfit.text import MarkupReader, Tools
+from nextfit.text.events import Reply
 
 CONTEXT, CHUNK, CLIENTS = 1024, 128, 8
 OPTIONS = {
@@ -99,11 +101,19 @@ def serving(options: Mapping[str, object]) -> Iterator[Server]:
 
 @dataclass(frozen=True)
 class Question:
-    """A request and the right answers of its choices: (text, finish reason) each."""
+    """A request and the right answers of its choices: (reasoning, text, finish reason) each."""
 
     path: str
     body: dict[str, Any]
-    answers: list[tuple[str, str]]
+    answers: list[tuple[str, str, str]]
+
+
+def taken_apart(text: str, reason: str) -> tuple[str, str, str]:
+    """The answer to a chat's prompt, which ends inside a thought."""
+    reader, reply = MarkupReader(Tools([]), thinking=True), Reply()
+    for event in reader.push(text) + reader.finish(cut=reason != "stop"):
+        reply.add(event)
+    return reply.reasoning, reply.content, reason
 
 
 def questions(count: int, seed: int) -> list[Question]:
@@ -126,7 +136,9 @@ def questions(count: int, seed: int) -> list[Question]:
             path = CHAT
             messages = [{"role": "user", "content": f"Tell me about number {rng.randrange(5)}, please."}]
             assert llm.template is not None
-            ids = llm.tokenizer.encode(llm.template.render(messages))
+            prompt = llm.template.render(messages)
+            assert prompt.endswith("<think>\n")
+            ids = llm.tokenizer.encode(prompt)
             body["messages"] = messages
         else:
             path = COMPLETIONS
@@ -137,8 +149,16 @@ def questions(count: int, seed: int) -> list[Question]:
         n = rng.choice([1, 1, 1, 3])
         body["n"] = n
         results = [llm.generate(prompt_token_ids=[ids], params=settings | {"choice": c})[0] for c in range(n)]
-        out.append(Question(path, body, [(r.text, r.finish_reason) for r in results]))
+        given = [(r.text, r.finish_reason) for r in results]
+        out.append(Question(path, body, [taken_apart(*g) if path == CHAT else ("", *g) for g in given]))
     return out
+
+
+def said(choice: Mapping[str, Any], where: str) -> tuple[str, str]:
+    """Reasoning and text of a choice of either API, whole or a piece of it."""
+    if "text" in choice:
+        return "", choice["text"]
+    return choice[where].get("reasoning_content") or "", choice[where].get("content") or ""
 
 
 REFUSED: list[dict[str, Any]] = [
@@ -202,15 +222,13 @@ class Soak:
             found = self._streamed(client, q)
         else:
             choices = client.post(q.path, json=q.body).raise_for_status().json()["choices"]
-            found = [
-                (c["text"] if "text" in c else c["message"]["content"], c["finish_reason"]) for c in choices
-            ]
+            found = [(*said(c, "message"), c["finish_reason"]) for c in choices]
         assert found == q.answers, f"{found} instead of {q.answers}"
         self.seen["answers compared"] += len(found)
         return "streamed" if way < 0.6 else "whole"
 
-    def _streamed(self, client: httpx.Client, q: Question) -> list[tuple[str, str]]:
-        texts, reasons = [""] * len(q.answers), [""] * len(q.answers)
+    def _streamed(self, client: httpx.Client, q: Question) -> list[tuple[str, str, str]]:
+        thoughts, texts, reasons = ([""] * len(q.answers) for _ in range(3))
         last = [0.0] * len(q.answers)
         with client.stream("POST", q.path, json=q.body | {"stream": True}) as answer:
             for line in answer.iter_lines():
@@ -219,14 +237,15 @@ class Soak:
                 event = httpx.Response(200, content=line.removeprefix("data: ")).json()
                 for choice in event["choices"]:
                     i = choice["index"]
-                    text = choice["text"] if "text" in choice else choice["delta"].get("content")
-                    if text:
+                    thought, text = said(choice, "delta")
+                    thoughts[i], texts[i] = thoughts[i] + thought, texts[i] + text
+                    if thought or text:
                         now = time.monotonic()
                         if last[i]:
                             self.gaps.append(now - last[i])
-                        texts[i], last[i] = texts[i] + text, now
+                        last[i] = now
                     reasons[i] = choice["finish_reason"] or reasons[i]
-        return list(zip(texts, reasons, strict=True))
+        return list(zip(thoughts, texts, reasons, strict=True))
 
 
 def chunk_seconds(url: str, seed: int) -> float:

@@ -26,7 +26,12 @@ def chunks(client: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[s
 def test_chat_whole(client: httpx.Client) -> None:
     answer = client.post("/v1/chat/completions", json={"messages": HI}).json()
     choice = answer["choices"][0]
-    assert choice["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": TEXT,
+        "refusal": None,
+        "reasoning_content": None,
+    }
     assert choice["finish_reason"] == "stop"
     assert answer["object"] == "chat.completion"
     assert answer["model"] == "nano"

@@ -15,10 +15,18 @@ from nextfit.server import errors
 from nextfit.server.app import create_app
 from nextfit.server.schemas import ChatRequest, CompletionRequest
 from nextfit.server.service import Service
-from tests.server.scripted import ScriptedEngine, live, load, says
+from tests.server.scripted import ScriptedEngine, live, load, says, wait_for
 
 HI = [{"role": "user", "content": "hi"}]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def tool(name: str, parameters: Any = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
 
 
 def refusal(answer: httpx.Response, status: int) -> dict[str, Any]:
@@ -66,7 +74,18 @@ def refusal(answer: httpx.Response, status: int) -> dict[str, Any]:
         ({"messages": [{"content": "x"}]}, "messages[0].role", "missing"),
         ({"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "messages[0].content[0]", "'x'"),
         ({"messages": [{"role": "user", "content": "refuse me"}]}, "messages", "No user query found."),
-        ({"tools": [{"type": "function"}]}, "tools", "not supported"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'web_search'"),
+        ({"tools": [tool("a b")]}, "tools[0].function.name", "'a b'"),
+        ({"tools": [tool("a"), tool("a")]}, "tools[1].function.name", "twice"),
+        ({"tools": [tool("a", [])]}, "tools[0].function.parameters", "[]"),
+        ({"tools": [tool("a")], "tool_choice": "required"}, "tool_choice", "not supported"),
+        ({"tools": [tool("a")], "tool_choice": named("a")}, "tool_choice", "not supported"),
+        ({"tools": [tool("a")], "tool_choice": named("b")}, "tool_choice", "'b' is not among tools"),
+        ({"tools": [tool("a")], "tool_choice": "sometimes"}, "tool_choice", "'sometimes'"),
+        ({"tools": [tool("a")], "tool_choice": {"type": "function"}}, "tool_choice", "function"),
+        ({"tool_choice": "required"}, "tool_choice", "no tools"),
+        ({"enable_thinking": "no"}, "enable_thinking", "'no'"),
         ({"response_format": {"type": "json_object"}}, "response_format", "json_object"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),
     ],
@@ -150,7 +169,7 @@ def test_what_the_engine_refuses(client: httpx.Client, engine: ScriptedEngine) -
     for stream in (False, True):
         error = refusal(client.post(TEXT, json={"prompt": ["ok", "!"], "stream": stream}), 400)
         assert error["param"] == "max_tokens"
-    assert not engine.running
+    wait_for(lambda: not engine.running)
 
 
 def test_a_request_that_fails_fails_alone(client: httpx.Client) -> None:

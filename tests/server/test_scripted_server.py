@@ -21,7 +21,12 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def ask(url: str, text: str, **fields: Any) -> str:
-    body = {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+    body = {
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0,
+        "enable_thinking": False,
+        **fields,
+    }
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
     if not fields.get("stream"):
         content: str = answer.json()["choices"][0]["message"]["content"]

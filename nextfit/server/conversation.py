@@ -1,0 +1,128 @@
+"""A chat request's messages, tools and thinking as the checkpoint's template and the answer's reader know them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nextfit.errors import RequestError
+from nextfit.server.errors import ApiError
+from nextfit.server.schemas import ChatMessage, ChatRequest, unsupported
+from nextfit.server.service import Served
+from nextfit.text import MarkupReader, Tools
+
+# OpenAI's levels as the model's template knows them; "none" is no thinking at all
+EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "xhigh", "xhigh": "xhigh"}
+_NAME = re.compile(r"[^\s<>]{1,128}")  # that the call format can spell
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The prompt's token ids, and what is needed to read an answer to it."""
+
+    ids: list[int]
+    tools: Tools
+    thinking: bool  # the prompt ends inside a thought
+    single: bool  # one tool call at most
+
+    def reader(self) -> MarkupReader:
+        return MarkupReader(self.tools, thinking=self.thinking, single=self.single)
+
+
+def converse(body: ChatRequest, served: Served) -> Conversation:
+    """Render and encode `body`. Raises ApiError and RequestError."""
+    if served.template is None:
+        raise ApiError(400, "the checkpoint has no chat template; /v1/completions works", code="unsupported")
+    tools = _declared(body)
+    kwargs: dict[str, Any] = {}
+    if body.reasoning_effort == "none":
+        kwargs["enable_thinking"] = False
+    elif body.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = EFFORT[body.reasoning_effort]
+    if body.enable_thinking is not None:
+        kwargs["enable_thinking"] = body.enable_thinking
+    messages = _one_system([_message(m, f"messages[{i}]") for i, m in enumerate(body.messages)])
+    try:
+        text = served.template.render(
+            messages, tools or None, chat_template_kwargs=body.chat_template_kwargs, **kwargs
+        )
+    except RecursionError:
+        raise RequestError("messages or chat_template_kwargs are nested too deeply", "messages") from None
+    ids = served.tokenizer.encode(text)
+    served.check_room(ids, "messages")
+    thinking = text.rstrip().endswith("<think>")
+    return Conversation(ids, Tools(tools), thinking, single=body.parallel_tool_calls is False)
+
+
+def _declared(body: ChatRequest) -> list[dict[str, Any]]:
+    """The tools that may be called, as they were sent; none with tool_choice "none"."""
+    tools, names = body.tools or [], set()
+    for i, tool in enumerate(tools):
+        where = f"tools[{i}]"
+        if tool.get("type") != "function":
+            raise unsupported(f"{where}.type", f"a tool of type {tool.get('type')!r} is")
+        function = tool.get("function")
+        if not isinstance(function, dict):
+            raise _refused(f"{where}.function", "is missing or not an object")
+        name, parameters = function.get("name"), function.get("parameters")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise _refused(
+                f"{where}.function.name", f"is {name!r}, expected 1 to 128 characters, no white space, < or >"
+            )
+        if name in names:
+            raise _refused(f"{where}.function.name", f"{name!r} is declared twice")
+        if parameters is not None and not isinstance(parameters, dict):
+            raise _refused(f"{where}.function.parameters", f"is {parameters!r}, expected a JSON schema")
+        names.add(name)
+    return _chosen(body.tool_choice, tools, names)
+
+
+def _chosen(choice: Any, tools: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    if choice is None or choice == "auto":
+        return tools
+    if choice == "none":
+        return []
+    if choice == "required":
+        if not tools:
+            raise _refused("tool_choice", "is 'required', but there are no tools")
+        raise unsupported("tool_choice", "an enforced call is")
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise _refused(
+            "tool_choice", f"is {choice!r}, expected none, auto, required or a function with its name"
+        )
+    if name not in names:
+        raise _refused("tool_choice", f"{name!r} is not among tools")
+    raise unsupported("tool_choice", "an enforced call is")
+
+
+def _refused(param: str, why: str) -> ApiError:
+    return ApiError(400, f"{param}: {why}", param=param, code="invalid_value")
+
+
+def _message(message: ChatMessage, where: str) -> dict[str, Any]:
+    """The turn with its text parts joined and the developer's role under the name that templates know."""
+    fields = message.model_dump(exclude_none=True)
+    if message.role == "developer":
+        fields["role"] = "system"
+    if isinstance(message.content, list):
+        texts = []
+        for i, part in enumerate(message.content):
+            if part.type != "text" or part.text is None:
+                raise unsupported(f"{where}.content[{i}]", f"a part of type {part.type!r} is")
+            texts.append(part.text)
+        fields["content"] = "".join(texts)
+    return fields
+
+
+def _one_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All system messages as one at the beginning, in their order: templates know no other place for them."""
+    system = [m for m in messages if m["role"] == "system"]
+    if len(system) < 2 and messages[0]["role"] == "system":
+        return list(messages)
+    rest = [m for m in messages if m["role"] != "system"]
+    text = "\n\n".join(m["content"] for m in system if m.get("content"))
+    return [{**system[0], "content": text}, *rest] if system else rest
