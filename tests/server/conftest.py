@@ -1,9 +1,19 @@
+import logging
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.server.scripted import ScriptedEngine, live, says
+
+
+@pytest.fixture(autouse=True)
+def logger() -> Iterator[None]:
+    """What `logs.configure` does, undone: its handler writes to what stderr was in that test."""
+    log = logging.getLogger("nextfit")
+    before = log.handlers, log.propagate, log.level
+    yield
+    log.handlers, log.propagate, log.level = before
 
 
 @pytest.fixture(scope="module")
