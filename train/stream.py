@@ -36,10 +36,16 @@ def render(sample: Sample) -> str:
     )
 
 
+def _id(tokenizer: Tokenizer, token: str) -> int:
+    id = tokenizer.id_of(token)
+    assert id is not None, token
+    return id
+
+
 def said(ids: list[int], tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """Which tokens the model says: what follows a generation prompt, up to the end of the turn."""
     start, end, think, close = (
-        tokenizer.id_of(t) for t in ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
+        _id(tokenizer, t) for t in ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
     )
     role, line, empty = (tokenizer.encode(t) for t in ("assistant\n", "\n", "\n\n"))
     out = np.zeros(len(ids), bool)
@@ -64,7 +70,7 @@ def said(ids: list[int], tokenizer: Tokenizer) -> NDArray[np.bool_]:
 def packed(seed: int, rows: int, width: int, long: float) -> Iterator[Packed]:
     """Batches of `rows` rows of `width` tokens, for ever."""
     random, tokenizer = Random(seed), nano.tokenizer()
-    boundary = tokenizer.id_of("<|endoftext|>")
+    boundary = _id(tokenizer, "<|endoftext|>")
     while True:
         tokens = np.full((rows, width), boundary, np.uint16)
         position = np.tile(np.arange(width, dtype=np.uint16), (rows, 1))
@@ -98,7 +104,8 @@ class Stream:
     """Batches from `processes` processes; when none is ready, an earlier one again."""
 
     def __init__(self, seed: int, rows: int, width: int, long: float, processes: int) -> None:
-        self.random, self.kept, self.fresh, self.again = Random(seed), [], 0, 0
+        self.random, self.fresh, self.again = Random(seed), 0, 0
+        self.kept: list[Packed] = []
         context = mp.get_context("spawn")
         self.queue = context.Queue(2 * processes)
         seeds = [seed * 1000 + i for i in range(processes)]
