@@ -1,8 +1,9 @@
 """Adaptive draft depth against every fixed one on the bundled model: `python -m bench.adaptive_draft [--tokens 160]`.
 
-The same requests, A B A B in one process; the tokens are compared before anything is printed. Seconds are CPU time
-of the engine's thread, for the engine too, so that a busy machine disturbs little. The first tokens, in which depth
-is learnt, count.
+The same requests, A B A B in one process. Answers that differ from those without drafts are counted: in bf16 a sum
+depends on the number of rows, and a near-tie may fall the other way (`tests/engine` compares in fp64). Seconds are
+CPU time of the engine's thread, so that a busy machine disturbs little. The first tokens, in which depth is learnt,
+count.
 """
 
 from __future__ import annotations
@@ -48,25 +49,28 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--temperature", type=float, default=1.0)
     a = parser.parse_args()
-    limits = dict(context=1024, sequences=a.sequences, prefill_chunk=256)
+    # no snapshots: each run is a cold one
+    limits = dict(context=1024, sequences=a.sequences, prefill_chunk=256, snapshots=0)
     engines = {str(d): LLM(draft=d, adaptive_draft=False, **limits) for d in DEPTHS}  # type: ignore[arg-type]
     engines["adaptive"] = LLM(draft=max(DEPTHS), **limits)  # type: ignore[arg-type]
     for llm in engines.values():
         llm.engine._clock = time.thread_time
     found: dict[str, list[float]] = {name: [] for name in engines}
     counts: dict[str, Stats] = {}
-    wanted = None
+    wanted: list[list[int]] = []
+    differ = 0
     for _ in range(a.rounds):
         for name, llm in engines.items():
             tokens, seconds, counts[name] = run(llm, a.sequences, a.temperature, a.tokens)
             wanted = wanted or tokens
-            assert tokens == wanted, "a draft changed a token"
+            differ += sum(t != w for t, w in zip(tokens, wanted, strict=True))
             found[name].append(a.sequences * a.tokens / seconds)
     best = max((n for n in found if n != "adaptive"), key=lambda n: statistics.median(found[n]))
     ratio = statistics.median(x / y for x, y in zip(found["adaptive"], found[best], strict=True))
     print(
         f"{a.sequences} sequence(s), temperature {a.temperature}: adaptive / best fixed ({best}) = {ratio:.3f}"
     )
+    print(f"  {differ} of {len(engines) * a.rounds * a.sequences} answers differ")
     for name, speeds in found.items():
         c = counts[name]
         print(

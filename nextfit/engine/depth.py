@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-FADE = 0.95  # of what was accepted, with each round
+FADE = 0.97  # of what was accepted, with each round
 COST_FADE = 0.98  # of what rounds cost
 HOPE = 0.6  # how often the first draft is right before it was seen; another, as often as the one before it
-PRIOR_SLOPE = 0.1  # what a draft adds to the cost of a round, of the round's cost, before it was measured
-PRIOR_WEIGHT = 0.1  # in rounds, times drafts squared
+PRIOR_EACH = 0.1  # what a draft adds to the cost of a round, of the round's cost, before it was measured
+EACH_WEIGHT = 0.1  # of that, in rounds times drafts squared
+PRIOR_STEP = (
+    0.1  # what drafting at all adds to it; without this hope a round without drafts would not be tried
+)
+STEP_WEIGHT = 0.05  # of that, in rounds
 
 
 class Acceptance:
@@ -41,29 +45,39 @@ class Acceptance:
 
 
 class RoundCost:
-    """Seconds of a round by its depth: the line that lies closest to what was measured."""
+    """Seconds of a round by its depth: a line, and a step that the first draft adds, closest to what was measured."""
 
     def __init__(self) -> None:
-        self._sums = [0.0] * 5  # of 1, depth, its square, seconds, depth times seconds
+        self._moments = [[0.0] * 3 for _ in range(3)]  # of (1, whether drafts, drafts) with itself
+        self._products = [0.0] * 3  # of the same with seconds
 
     def note(self, depth: float, seconds: float) -> None:
         """One round; one that something else held up counts as twice the usual."""
-        weight, *_, usual, _ = self._sums
-        if weight:
-            seconds = min(seconds, 2 * usual / weight)
-        new = (1, depth, depth * depth, seconds, depth * seconds)
-        self._sums = [COST_FADE * a + b for a, b in zip(self._sums, new, strict=True)]
+        if self._moments[0][0]:
+            seconds = min(seconds, 2 * self._products[0] / self._moments[0][0])
+        x = (1.0, min(depth, 1.0), depth)
+        for i in range(3):
+            self._moments[i] = [COST_FADE * m + x[i] * y for m, y in zip(self._moments[i], x, strict=True)]
+            self._products[i] = COST_FADE * self._products[i] + x[i] * seconds
 
-    def line(self) -> tuple[float, float]:
-        """(seconds of a round without drafts, seconds of each draft); before any measurement in rounds."""
-        weight, depths, squares, seconds, products = self._sums
-        if not weight:
-            return 1.0, PRIOR_SLOPE
-        depth, usual = depths / weight, seconds / weight
-        spread, together = squares - depth * depths, products - depth * seconds
-        slope = (together + PRIOR_WEIGHT * PRIOR_SLOPE * usual) / (spread + PRIOR_WEIGHT)
-        slope = min(max(slope, 0.0), 0.9 * usual / max(depth, 0.1))
-        return max(usual - slope * depth, 1e-9), slope
+    def curve(self) -> tuple[float, float, float]:
+        """Seconds of (a round without drafts, the step of the first draft, each draft); at first, in rounds."""
+        (n, any_, all_), (_, ones, both), (_, _, squares) = self._moments
+        if not n:
+            return 1.0, PRIOR_STEP, PRIOR_EACH
+        usual, any_, all_ = self._products[0] / n, any_ / n, all_ / n
+        # the normal equations of a ridge regression about the means, of the step and of each draft
+        ones += STEP_WEIGHT - n * any_ * any_
+        both -= n * any_ * all_
+        squares += EACH_WEIGHT - n * all_ * all_
+        first = self._products[1] - n * any_ * usual + STEP_WEIGHT * PRIOR_STEP * usual
+        each = self._products[2] - n * all_ * usual + EACH_WEIGHT * PRIOR_EACH * usual
+        determinant = ones * squares - both * both
+        step = max((first * squares - each * both) / determinant, 0.0)
+        slope = max((each - step * both) / squares, 0.0)
+        scale = min(1.0, 0.9 * usual / max(step * any_ + slope * all_, 1e-9))  # drafts cannot cost all of it
+        step, slope = scale * step, scale * slope
+        return max(usual - step * any_ - slope * all_, 1e-9), step, slope
 
 
 class DraftDepth:
@@ -71,16 +85,27 @@ class DraftDepth:
 
     def __init__(self) -> None:
         self._costs: defaultdict[int, RoundCost] = defaultdict(RoundCost)
-        self._lines: defaultdict[int, tuple[float, float]] = defaultdict(RoundCost().line)
+        self._shapes: set[tuple[int, float]] = set()
+        self._curves: defaultdict[int, tuple[float, float, float]] = defaultdict(RoundCost().curve)
 
     def note(self, sequences: int, depth: float, seconds: float) -> None:
-        """A round of decode rows only, with `depth` drafts per sequence on average."""
+        """A round of decode rows only, with `depth` drafts per sequence on average; the first of a shape is slower."""
+        if (sequences, depth) not in self._shapes:
+            self._shapes.add((sequences, depth))
+            return
         cost = self._costs[sequences]
         cost.note(depth, seconds)
-        self._lines[sequences] = cost.line()
+        self._curves[sequences] = cost.curve()
 
-    def choose(self, acceptance: Acceptance, sequences: int, most: int) -> int:
-        """Drafts, 0 to `most`, for a request in the next round of so many."""
-        fixed, each = self._lines[sequences]
-        speeds = [tokens / (fixed + each * d) for d, tokens in enumerate(acceptance.tokens(most))]
+    def choose(self, requests: list[tuple[Acceptance, int]]) -> int:
+        """Drafts for each request of the next round, or its own limit if that is less; given with what it accepted.
+
+        One depth for all: the head's weights are read for every further draft, whoever it is for.
+        """
+        fixed, step, each = self._curves[len(requests)]
+        gains = [acceptance.tokens(most) for acceptance, most in requests]
+        speeds = [
+            sum(g[min(depth, len(g) - 1)] for g in gains) / (fixed + step * min(depth, 1) + each * depth)
+            for depth in range(max(map(len, gains)))
+        ]
         return speeds.index(max(speeds))

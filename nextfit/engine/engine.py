@@ -193,10 +193,13 @@ class Engine:
         self._ended += s.stats()
         self.scheduler.remove(s)
 
-    def _depth(self, s: Sequence, sequences: int) -> int:
-        """Drafts for `s` in a round of so many sequences."""
-        most = s.draft_room()
-        return self._depths.choose(s.acceptance, sequences, most) if self.config.adaptive_draft else most
+    def _depth(self, decoding: list[Sequence]) -> list[int]:
+        """Drafts for each of the sequences that decode in a round."""
+        rooms = [s.draft_room() for s in decoding]
+        if not self.config.adaptive_draft:
+            return rooms
+        depth = self._depths.choose([(s.acceptance, room) for s, room in zip(decoding, rooms, strict=True)])
+        return [min(depth, room) for room in rooms]
 
 
 def _drafts(rows: list[Rows]) -> int:

@@ -19,7 +19,7 @@ from nextfit.memory.arena import Memory
 from nextfit.model import Buffers, Model
 from nextfit.ops.batch import Batch
 
-Depth = Callable[[Sequence, int], int]  # drafts for one of so many sequences that decode
+Depth = Callable[[list[Sequence]], list[int]]  # drafts for each of the sequences that decode
 
 
 class Advance(NamedTuple):
@@ -46,7 +46,7 @@ def run_round(
 ) -> list[Advance]:
     """Compute the scheduled rows, advance their sequences, and leave fresh drafts in them.
 
-    `depth` says how many drafts a sequence gets; None if the engine never drafts. Otherwise the draft head sees
+    `depth` says how many drafts sequences get; None if the engine never drafts. Otherwise the draft head sees
     all rows, also of requests that want no drafts: others may share them.
     """
     state, buffers = memory.state, memory.buffers
@@ -130,7 +130,8 @@ def _draft(
     _hand(buffers, streams, [*chain(*rows)])
     z = model.draft.forward(batch, state, buffers)
     decoding = [(i, s) for i, s in enumerate(sequences) if s.decoding]
-    live = [(i, s, count) for i, s in decoding if (count := depth(s, len(decoding)))]
+    counts = depth([s for _, s in decoding]) if decoding else []
+    live = [(i, s, count) for (i, s), count in zip(decoding, counts, strict=True) if count]
     z = take(z, [batch.starts[i + 1] - 1 for i, *_ in live])
     for made in range(max((count for *_, count in live), default=0)):
         if made:
