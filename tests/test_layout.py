@@ -49,6 +49,7 @@ TORCH_FREE = (
     "nextfit.checkpoint.gguf",
     "nextfit.engine.config",
     "nextfit.engine.depth",
+    "nextfit.engine.guide",
     "nextfit.engine.params",
     "nextfit.engine.request",
     "nextfit.engine.scheduler",

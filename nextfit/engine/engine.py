@@ -13,6 +13,7 @@ from nextfit.cache import Pool, SharedPool
 from nextfit.engine.batch import PageTables
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.depth import Acceptance, DraftDepth
+from nextfit.engine.guide import guide
 from nextfit.engine.paranoid import Paranoid
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.engine.round import run_round
@@ -125,6 +126,7 @@ class Engine:
             ends=stops if p.ignore_eos else stops | self.ends,
             limit=c.context if p.max_tokens is None else n + p.max_tokens,
             order=self._arrivals,
+            guide=guide(p, vocabulary),
             tokens=list(request.prompt),
             acceptance=Acceptance(depth),
         )

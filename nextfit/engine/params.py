@@ -34,6 +34,10 @@ class SamplingParams:
     logprobs: int | None = None  # alternatives per token, 0..20; None: no logprobs
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    thought_end: int | None = (
+        None  # the token that ends the thought which the answer begins in; None: in none
+    )
+    thinking_budget: int | None = None  # tokens of that thought, after which it is ended; None: no limit
     ignore_eos: bool = False
     priority: int = 0  # lower is sooner: admitted, computed and kept before higher ones
     draft: int | None = None  # draft depth of this request, 0..8; None: the engine's
@@ -46,7 +50,16 @@ class SamplingParams:
 
     def validate(self, vocab_size: int) -> None:
         """Raise RequestError for the first setting out of its range."""
-        whole = ("max_tokens", "min_tokens", "top_k", "seed", "logprobs", "priority", "draft")
+        whole = (
+            "max_tokens",
+            "min_tokens",
+            "top_k",
+            "seed",
+            "logprobs",
+            "priority",
+            "draft",
+            "thinking_budget",
+        )
         for name in whole:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
@@ -64,6 +77,8 @@ class SamplingParams:
             "logprobs": (0, MAX_LOGPROBS),
             "priority": (-(2**31), 2**31 - 1),
             "draft": (0, MAX_DRAFT),
+            "thinking_budget": (0, math.inf),
+            "thought_end": (0, vocab_size - 1),
         }
         for name, (low, high) in ranges.items():
             value = getattr(self, name)

@@ -36,7 +36,7 @@ def choose_tokens(logits: Tensor, wanted: Seq[Wanted]) -> tuple[list[list[int]],
     dtype = wide(logits.dtype)
     raw = logits if logits.dtype == dtype else logits.to(dtype)
     ends = list(accumulate([w.rows for w in wanted]))
-    if all(w.sequence.request.params.greedy for w in wanted):
+    if all(w.sequence.request.params.greedy and not w.sequence.guide for w in wanted):
         tokens = raw.argmax(-1).tolist()
     else:
         tokens = _pick(_prepared(raw, wanted, ends), wanted, ends)
@@ -65,11 +65,12 @@ def _early(w: Wanted) -> int:
 
 
 def _changes(w: Wanted) -> bool:
-    return _penalised(w) or bool(w.sequence.request.params.logit_bias) or _early(w) > 0
+    s = w.sequence
+    return _penalised(w) or bool(s.request.params.logit_bias) or _early(w) > 0 or s.guide is not None
 
 
 def _changed(x: Tensor, w: Wanted) -> Tensor:
-    """Penalties, bias and mask of end tokens on the rows x [rows, vocabulary] of one sequence."""
+    """Penalties, bias and mask on the rows x [rows, vocabulary] of one sequence."""
     p = w.sequence.request.params
     if _penalised(w):
         prompt, counts = _seen(w, x)
@@ -78,10 +79,28 @@ def _changed(x: Tensor, w: Wanted) -> Tensor:
         ids = torch.tensor(list(p.logit_bias), device=x.device)
         bias = torch.tensor(list(p.logit_bias.values()), dtype=x.dtype, device=x.device)
         x = x.index_add(1, ids, bias.expand(len(x), -1))
-    if (early := _early(w)) > 0:
-        x = x.clone()
-        x[:early, sorted(w.sequence.ends)] = -torch.inf
-    return x
+    allowed = _allowed(w, x)
+    return x if allowed is None else x.masked_fill(~allowed, -torch.inf)
+
+
+def _allowed(w: Wanted, x: Tensor) -> Tensor | None:
+    """Which tokens may be chosen in rows x [rows, vocabulary] of one sequence, bool; None: all.
+
+    No end token before `min_tokens`, unless nothing else may come.
+    """
+    guide, early = w.sequence.guide, _early(w)
+    masks = guide.masks(w.following, w.after, w.rows) if guide else [None] * w.rows
+    if early <= 0 and not any(mask is not None for mask in masks):
+        return None
+    allowed = torch.ones_like(x, dtype=torch.bool)
+    for row, mask in zip(allowed, masks, strict=True):
+        if mask is not None:
+            row.copy_(torch.from_numpy(mask))
+    if early > 0:
+        others = allowed[:early].clone()
+        others[:, sorted(w.sequence.ends)] = False
+        allowed[:early] = torch.where(others.any(-1, keepdim=True), others, allowed[:early])
+    return allowed
 
 
 def _seen(w: Wanted, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from nextfit.engine.depth import Acceptance
 from nextfit.engine.request import FinishReason, Request, Stats
+
+if TYPE_CHECKING:
+    from nextfit.engine.guide import Guide
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +47,7 @@ class Sequence:
     accepted: int = 0
     finish: FinishReason | None = None
     stop_token: int | None = None
+    guide: Guide | None = None  # what its answer must keep to
 
     @property
     def priority(self) -> int:
@@ -77,12 +82,13 @@ class Sequence:
     def accept(self, new: list[int]) -> list[int]:
         """Append verified tokens up to an end; returns those that count as output and sets `finish`."""
         out = new[: self.limit - len(self.tokens)]
-        early = self.request.params.min_tokens - self.generated
         for i, token in enumerate(out):
-            if token in self.ends and i >= early:
+            if token in self.ends:
                 self.finish, self.stop_token, out = "stop", token, out[:i]
                 break
         self.tokens += out
+        if self.guide:
+            self.guide.advance(out)
         if self.finish is None and len(self.tokens) >= self.limit:
             self.finish = "length"
         return out

@@ -32,7 +32,8 @@ def router(service: Service) -> APIRouter:
         check_model(body, served)
         conversation = await asyncio.to_thread(converse, body, served)
         limit = body.max_completion_tokens or body.max_tokens
-        params = choices(body, served, limit, (body.top_logprobs or 0) if body.logprobs else None)
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        params = conversation.bound(choices(body, served, limit, logprobs))
         record = Record.of(request.scope)
         generation = Generation(served, [conversation.ids], params, record, conversation.reader)
         reply = _Reply(body, generation)

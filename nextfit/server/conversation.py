@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from nextfit.engine.params import SamplingParams
 from nextfit.errors import RequestError
 from nextfit.server.errors import ApiError
 from nextfit.server.schemas import ChatMessage, ChatRequest, unsupported
@@ -26,9 +27,16 @@ class Conversation:
     tools: Tools
     thinking: bool  # the prompt ends inside a thought
     single: bool  # one tool call at most
+    thought_end: int | None  # the token that ends a thought
+    budget: int | None  # tokens that the thought may have
 
     def reader(self) -> MarkupReader:
         return MarkupReader(self.tools, thinking=self.thinking, single=self.single)
+
+    def bound(self, params: Sequence[SamplingParams]) -> list[SamplingParams]:
+        """Settings of the answer's choices with what the conversation demands of it."""
+        end = self.thought_end if self.thinking else None
+        return [replace(p, thought_end=end, thinking_budget=self.budget) for p in params]
 
 
 def converse(body: ChatRequest, served: Served) -> Conversation:
@@ -53,7 +61,14 @@ def converse(body: ChatRequest, served: Served) -> Conversation:
     ids = served.tokenizer.encode(text)
     served.check_room(ids, "messages")
     thinking = text.rstrip().endswith("<think>")
-    return Conversation(ids, Tools(tools), thinking, single=body.parallel_tool_calls is False)
+    return Conversation(
+        ids=ids,
+        tools=Tools(tools),
+        thinking=thinking,
+        single=body.parallel_tool_calls is False,
+        thought_end=served.tokenizer.id_of("</think>"),
+        budget=body.thinking_budget,
+    )
 
 
 def _declared(body: ChatRequest) -> list[dict[str, Any]]:

@@ -101,6 +101,7 @@ class ChatRequest(SamplingBody):
     chat_template_kwargs: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
     enable_thinking: bool | None = None
+    thinking_budget: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None

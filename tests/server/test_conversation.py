@@ -23,7 +23,9 @@ WRITE = (
     "</parameter>\n</function>\n</tool_call>"
 )
 NOW = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
-ANSWERS = {
+FOREVER = bundled()[1].encode("round and ") * 40
+ANSWERS: Any = {
+    "forever": [FOREVER, [*FOREVER[:16], *bundled()[1].encode("</think>\n\nEnough.")]],
     "both": f"I do.\n</think>\n\n{WRITE}\n{NOW}",
     "words": f"I do.</think>\n\nHere: {NOW}",
     "plain": "hi",
@@ -142,6 +144,22 @@ def test_thinking(client: openai.OpenAI) -> None:
         answer = ask(client, "plain", reasoning_effort=effort)
         assert (answer["reasoning"], answer["content"]) == ("hi", "")
         assert answer["reasoning_tokens"] == answer["tokens"] > 0
+
+
+def test_thinking_budget(client: openai.OpenAI) -> None:
+    """Case A3(c): the close token comes after so many tokens, also inside a verified block."""
+    _, tokenizer, _ = bundled()
+    for stop in ({}, {"stop": ["round"]}):
+        answer = ask(client, "forever", extra_body={"thinking_budget": 16}, **stop)
+        assert answer["reasoning"] == tokenizer.decode(FOREVER[:16]).strip()
+        assert (answer["content"], answer["reason"], answer["reasoning_tokens"]) == ("Enough.", "stop", 17)
+    for enough in (len(FOREVER) + 1, 10**6):
+        answer = ask(client, "forever", extra_body={"thinking_budget": enough})
+        assert answer["reasoning_tokens"] == len(FOREVER)
+    words = ask(client, "words", extra_body={"thinking_budget": 16})
+    assert words == ask(client, "words")
+    off = ask(client, "plain", reasoning_effort="none", extra_body={"thinking_budget": 0})
+    assert (off["reasoning"], off["content"]) == (None, "hi")
 
 
 def test_stop_strings_in_thought_and_answer(client: openai.OpenAI) -> None:

@@ -27,6 +27,9 @@ from nextfit.text.load import load_text
 MODULE = "tests.support.scripted_server"
 
 Said = str | Sequence[int]  # text, or token ids where text would be cut into others
+Answer = (
+    Said | Sequence[Said]
+)  # what it wants to say, then what it goes on with where it is made to leave that
 
 
 @cache
@@ -36,7 +39,7 @@ def bundled() -> tuple[Checkpoint, Tokenizer, ChatTemplate | None]:
 
 
 def load(
-    answers: Mapping[str, Said] | None = None,
+    answers: Mapping[str, Answer] | None = None,
     *,
     name: str = "scripted",
     queue: int = QUEUE,
@@ -58,18 +61,27 @@ def load(
     return load_scripted
 
 
-def build(answers: Mapping[str, Said], wrong_at: int = 0, **options: Any) -> Built:
+def _ways(answer: Answer, tokenizer: Tokenizer) -> list[Sequence[int]]:
+    """Token ids of an answer and of its other ways."""
+    ways = [answer] if isinstance(answer, str) or not answer or isinstance(answer[0], int) else answer
+    return [tokenizer.encode(way) if isinstance(way, str) else way for way in ways]  # type: ignore[misc]
+
+
+def build(answers: Mapping[str, Answer], wrong_at: int = 0, **options: Any) -> Built:
     """The engine of `load`."""
     from tests.support import scripted_model as scripted
 
     checkpoint, tokenizer, _ = bundled()
-    said = {n: tokenizer.encode(a) if isinstance(a, str) else list(a) for n, a in answers.items()}
+    said = {n: _ways(a, tokenizer) for n, a in answers.items()}
 
     def answer(prompt: list[int]) -> Sequence[int]:
         text = tokenizer.decode(prompt, skip_special=False)
         at = {n: text.rfind(n) for n in said}
         found = max(at, key=at.__getitem__, default=None)
-        return prompt if found is None or at[found] < 0 else said[found]
+        wanted, *others = [prompt] if found is None or at[found] < 0 else said[found]
+        for other in others:
+            model.learn(prompt, other)
+        return wanted
 
     model = scripted.ScriptedModel(
         vocabulary=tokenizer.vocab_size,
