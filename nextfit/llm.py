@@ -32,6 +32,7 @@ from nextfit.model import Model
 from nextfit.models import default_path
 from nextfit.ops.batch import Batch
 from nextfit.text import TextStream
+from nextfit.text.grammar import Grammars
 from nextfit.text.load import load_text
 
 Progress = Callable[[int, int], None]
@@ -112,6 +113,7 @@ class LLM:
         self.model = load_model(checkpoint, dtype, device, draft > 0, progress)
         ends = {*checkpoint.generation.eos_token_ids, *self.tokenizer.end_ids}  # files may list only one
         self.engine = Engine(self.model, limits, tuple(ends), plan=planned)
+        self.grammars = Grammars(self.tokenizer, self.config.vocab_size)
         self._requests = 0
         self._cache_file = kept
         if kept is not None:
@@ -140,12 +142,13 @@ class LLM:
             prompt_token_ids = [self.tokenizer.encode(t) for t in texts]
         assert prompt_token_ids is not None
         settings = params if isinstance(params, SamplingParams) else self.sampling_params(params or {})
+        grammar = self.grammars.get(settings.grammar).result() if settings.grammar is not None else None
         answers: dict[str, _Answer] = {}
         try:
             for ids in prompt_token_ids:
                 request = Request(f"generate-{self._requests}", list(ids), settings)
                 self._requests += 1
-                self.engine.add(request)
+                self.engine.add(request, grammar)
                 answers[request.id] = _Answer(TextStream(self.tokenizer, settings.stop), settings)
             while any(a.result is None for a in answers.values()):
                 for output in self.engine.step():

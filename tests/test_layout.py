@@ -31,7 +31,7 @@ LAYERS = (
     ("ops",),
     ("checkpoint",),
     ("config", "config_hf", "config_rules"),
-    ("errors",),
+    ("errors", "interpreter"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # What text and the server know of the engine is plain values.
@@ -62,6 +62,8 @@ TORCH_FREE = (
     "nextfit.server.load",
     "nextfit.server.run",
     "nextfit.text",
+    "nextfit.text.formats",
+    "nextfit.text.grammar",
     "nextfit.text.load",
 )
 

@@ -13,7 +13,7 @@ from nextfit.cache import Pool, SharedPool
 from nextfit.engine.batch import PageTables
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.depth import Acceptance, DraftDepth
-from nextfit.engine.guide import guide
+from nextfit.engine.guide import Grammar, make_guide
 from nextfit.engine.paranoid import Paranoid
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.engine.round import run_round
@@ -89,8 +89,12 @@ class Engine:
         """Bytes planned, allocated and used at most until now, by owner."""
         return self._ledger.accounts()
 
-    def add(self, request: Request) -> None:
-        """Queue a request; RequestError if it cannot be served, then nothing has changed."""
+    def add(self, request: Request, grammar: Grammar | None = None) -> None:
+        """Queue a request; RequestError if it cannot be served, then nothing has changed.
+
+        `grammar` is the compiled one of its params. Then end tokens end the answer, also with `ignore_eos`, as soon
+        as it is satisfied, and no sooner.
+        """
         c, p, n = self.config, request.params, len(request.prompt)
         vocabulary = self.model.config.vocab_size
         p.validate(vocabulary)
@@ -113,7 +117,10 @@ class Engine:
                 f"(--context); at most {c.context - n} tokens can be generated",
                 "max_tokens",
             )
+        if (p.grammar is None) != (grammar is None):
+            raise RequestError("a grammar comes with its text, and compiled", "grammar")
         stops = frozenset(p.stop_token_ids)
+        ends = stops if p.ignore_eos and grammar is None else stops | self.ends
         depth = c.draft if p.draft is None else p.draft
         if depth > c.draft:
             raise RequestError(
@@ -123,10 +130,10 @@ class Engine:
             request=request,
             seed=secrets.randbits(63) if p.seed is None else p.seed,
             draft_depth=depth if self._drafting else 0,
-            ends=stops if p.ignore_eos else stops | self.ends,
+            ends=ends,
             limit=c.context if p.max_tokens is None else n + p.max_tokens,
             order=self._arrivals,
-            guide=guide(p, vocabulary),
+            guide=make_guide(p, ends, vocabulary, grammar.matcher(self.ends) if grammar else None),
             tokens=list(request.prompt),
             acceptance=Acceptance(depth),
         )
@@ -209,4 +216,5 @@ def _drafts(rows: list[Rows]) -> int:
 
 
 def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
-    return Output(s.request.id, tokens, s.finish, s.stop_token, stats=s.stats())
+    error = "the grammar allows no token that could come next" if s.finish == "error" else None
+    return Output(s.request.id, tokens, s.finish, s.stop_token, error, s.stats())

@@ -38,6 +38,7 @@ class SamplingParams:
         None  # the token that ends the thought which the answer begins in; None: in none
     )
     thinking_budget: int | None = None  # tokens of that thought, after which it is ended; None: no limit
+    grammar: str | None = None  # that the answer behind the thought keeps to, as text (`text.formats`)
     ignore_eos: bool = False
     priority: int = 0  # lower is sooner: admitted, computed and kept before higher ones
     draft: int | None = None  # draft depth of this request, 0..8; None: the engine's

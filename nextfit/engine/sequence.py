@@ -86,9 +86,9 @@ class Sequence:
             if token in self.ends:
                 self.finish, self.stop_token, out = "stop", token, out[:i]
                 break
+        if self.guide and (allowed := self.guide.advance(out)) < len(out):
+            self.finish, self.stop_token, out = "error", None, out[:allowed]
         self.tokens += out
-        if self.guide:
-            self.guide.advance(out)
         if self.finish is None and len(self.tokens) >= self.limit:
             self.finish = "length"
         return out

@@ -25,6 +25,7 @@ from nextfit.server.process import DUMP_SIGNAL
 
 if TYPE_CHECKING:
     from nextfit.engine.engine import Engine
+    from nextfit.text.grammar import Grammars
 
 log = logging.getLogger("nextfit")
 
@@ -75,11 +76,11 @@ def load(options: dict[str, object], progress: Progress) -> Built:
         "memory",
         extra={"fields": {a.owner.replace(" ", "_"): size(a.allocated) for a in llm.engine.ledger()}},
     )
-    return replace(offer(llm.engine, llm.generation), save_cache=llm.save_cache)
+    return replace(offer(llm.engine, llm.generation, llm.grammars), save_cache=llm.save_cache)
 
 
-def offer(engine: Engine, defaults: GenerationDefaults) -> Built:
-    """What the loop needs of an engine."""
+def offer(engine: Engine, defaults: GenerationDefaults, grammars: Grammars | None = None) -> Built:
+    """What the loop needs of an engine; without `grammars` requests that have one are refused."""
     scheduler, model = engine.scheduler, engine.model
     pages, snapshots = scheduler.cache.pages, scheduler.cache.host.snapshots
 
@@ -98,5 +99,9 @@ def offer(engine: Engine, defaults: GenerationDefaults) -> Built:
 
     dtype = str(model.dtype).removeprefix("torch.")
     return Built(
-        engine, Ready(engine.config, defaults, str(model.device), dtype), gauges, scheduler.cache.flush
+        engine,
+        Ready(engine.config, defaults, str(model.device), dtype),
+        gauges,
+        scheduler.cache.flush,
+        compile=grammars.get if grammars else None,
     )

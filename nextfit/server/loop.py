@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from nextfit.engine.request import Output, Request
 from nextfit.errors import NextFitError, RequestError
@@ -35,6 +36,9 @@ log = logging.getLogger("nextfit")
 
 WELCOME_SECONDS = 10.0
 BEAT_SECONDS = 0.25  # between two signs of life, unless a step takes longer
+COMPILE_SECONDS = (
+    0.005  # between two looks at whether a grammar is compiled, where there is nothing else to do
+)
 
 
 Progress = Callable[[int, int], object]  # bytes done, bytes in all
@@ -43,7 +47,7 @@ Progress = Callable[[int, int], object]  # bytes done, bytes in all
 class EngineLike(Protocol):
     """What the loop needs of `nextfit.engine.Engine`; tests drive it with a scripted one."""
 
-    def add(self, request: Request) -> None: ...
+    def add(self, request: Request, grammar: Any = None) -> None: ...
     def cancel(self, request_id: str) -> None: ...
     def step(self) -> list[Output]: ...
     def has_work(self) -> bool: ...
@@ -58,6 +62,7 @@ class Built:
     gauges: Callable[[], Gauges]
     flush_cache: Callable[[], object] | None = None  # None: it caches no prefixes
     save_cache: Callable[[Progress], object] | None = None
+    compile: Callable[[str], Future[Any]] | None = None  # grammars, from their text; None: it knows none
 
 
 Build = Callable[[Progress], Built]
@@ -111,6 +116,9 @@ class _Loop:
         self._link = link
         self._built, self._engine = built, built.engine
         self._told = 0.0  # when gauges were last sent
+        self._compiling: dict[
+            str, tuple[Request, Future[Any]]
+        ] = {}  # requests whose grammar is not there yet
 
     def run(self) -> None:
         while True:
@@ -118,25 +126,37 @@ class _Loop:
             if idle or time.monotonic() - self._told > BEAT_SECONDS:
                 self._link.send(self._built.gauges())
                 self._told = time.monotonic()
-            for command in self._link.receive(BEAT_SECONDS if idle else 0):
+            wait = COMPILE_SECONDS if self._compiling else BEAT_SECONDS
+            for command in self._link.receive(wait if idle else 0):
                 if isinstance(command, Stop):
                     return
                 self._carry_out(command)
+            self._add_compiled()
             if self._engine.has_work() and (outputs := self._engine.step()):
                 self._link.send(Outputs(outputs))
 
     def _carry_out(self, command: Command) -> None:
         match command:
             case Add(request):
-                self._add(request)
+                if request.params.grammar is None or self._built.compile is None:
+                    self._add(request)
+                else:
+                    self._compiling[request.id] = request, self._built.compile(request.params.grammar)
             case Cancel(id):
+                self._compiling.pop(id, None)
                 self._engine.cancel(id)
             case FlushCache() if self._built.flush_cache is not None:
                 self._built.flush_cache()
 
-    def _add(self, request: Request) -> None:
+    def _add_compiled(self) -> None:
+        """Add the requests whose grammars are compiled by now."""
+        for request, grammar in [waiting for waiting in self._compiling.values() if waiting[1].done()]:
+            del self._compiling[request.id]
+            self._add(request, grammar)
+
+    def _add(self, request: Request, grammar: Future[Any] | None = None) -> None:
         try:
-            self._engine.add(request)
+            self._engine.add(request, grammar.result() if grammar else None)
         except RequestError as error:
             self._link.send(Refused(request.id, str(error), error.param, fault=False))
         except Exception as error:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-# The same modules as here, wherever the server was started: no folder of the user's comes first.
-PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); from {} import main; main(sys.argv[1:])"
+from nextfit.interpreter import command, greeting
 
 DUMP_SIGNAL = signal.SIGUSR1  # an engine that gets it writes to stderr where its threads are
 DUMP_SECONDS = 0.5  # that this may take
@@ -24,7 +21,7 @@ class EngineProcess:
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
-        self._command = [sys.executable, "-P", "-c", PROGRAM.format(module), *arguments]
+        self._command = command(module, *arguments)
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, folder: Path) -> None:
@@ -36,7 +33,7 @@ class EngineProcess:
             process_group=0,  # Ctrl-C in a terminal is for the server, which lets answers end first
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(sys.path) + "\n")
+        self._process.stdin.write(greeting())
         self._process.stdin.close()
 
     def ended(self) -> str | None:

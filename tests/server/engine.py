@@ -46,7 +46,7 @@ class ScriptedEngine:
     seen: list[Request] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, grammar: object = None) -> None:
         if request.prompt[0] == ord("!"):
             raise RequestError(
                 "max_tokens: 9 and a prompt of 250 tokens are over the context of 256", "max_tokens"

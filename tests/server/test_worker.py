@@ -67,7 +67,7 @@ def test_a_refused_request_fails_alone() -> None:
 
 def test_a_fault_while_adding_fails_alone() -> None:
     class Faulty(ScriptedEngine):
-        def add(self, request: Request) -> None:
+        def add(self, request: Request, grammar: object = None) -> None:
             if request.id == "bad":
                 raise KeyError("planted")
             super().add(request)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.engine import Engine, plan_limits
+from nextfit.engine.guide import Grammar
 from nextfit.engine.request import Request
 from nextfit.memory.arena import Arena, Memory
 from nextfit.memory.plan_engine import table_width
@@ -264,6 +265,6 @@ class ScriptedEngine(Engine):
         )
         return Memory(Arena((), 0, self.model.device), ScriptedState(shape), buffers)  # type: ignore[arg-type]
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, grammar: Grammar | None = None) -> None:
         self.model.learn(request.prompt, self.answer(request.prompt))
-        super().add(request)
+        super().add(request, grammar)

@@ -22,6 +22,7 @@ from nextfit.server.run import HttpConfig, serve
 from nextfit.server.service import Load, Served
 from nextfit.server.worker import QUEUE, Worker
 from nextfit.text import ChatTemplate, Tokenizer
+from nextfit.text.grammar import Grammars
 from nextfit.text.load import load_text
 
 MODULE = "tests.support.scripted_server"
@@ -91,7 +92,7 @@ def build(answers: Mapping[str, Answer], wrong_at: int = 0, **options: Any) -> B
         fail_at=options.pop("fail_at", None),
     )
     engine = scripted.ScriptedEngine(answer, model=model, **options)
-    return offer(engine, checkpoint.generation)
+    return offer(engine, checkpoint.generation, Grammars(tokenizer, tokenizer.vocab_size))
 
 
 def main(arguments: Sequence[str]) -> None:
