@@ -129,23 +129,24 @@ def _draft(
     batch = other_rows(step, keep, [*chain(*followers)], [*map(len, followers)], firsts, sum(decode))
     _hand(buffers, streams, [*chain(*rows)])
     z = model.draft.forward(batch, state, buffers)
-    decoding = [(i, s) for i, s in enumerate(sequences) if s.decoding]
-    counts = depth([s for _, s in decoding]) if decoding else []
-    live = [(i, s, count) for (i, s), count in zip(decoding, counts, strict=True) if count]
-    z = take(z, [batch.starts[i + 1] - 1 for i, *_ in live])
-    for made in range(max((count for *_, count in live), default=0)):
+    numbers = [i for i, s in enumerate(sequences) if s.decoding]
+    live = [sequences[i] for i in numbers]
+    counts = depth(live) if live else []
+    ends = [batch.starts[i + 1] - 1 for i in numbers]
+    for made in range(max(counts, default=0)):
+        more = [j for j, count in enumerate(counts) if count > made]
+        if len(more) < len(live):
+            numbers, live, counts, ends = ([x[j] for j in more] for x in (numbers, live, counts, ends))
         if made:
-            more = [j for j, (*_, count) in enumerate(live) if count > made]
-            live = [live[j] for j in more]
-            read = [s.drafts[-1] for _, s, _ in live]
-            positions = [len(s.tokens) + made - 2 for _, s, _ in live]
-            batch = other_rows(batch, [i for i, *_ in live], read, [1] * len(live), positions, len(live))
-            _hand(buffers, z, more)
+            read = [s.drafts[-1] for s in live]
+            positions = [len(s.tokens) + made - 2 for s in live]
+            batch = other_rows(batch, numbers, read, [1] * len(live), positions, len(live))
+            _hand(buffers, z, ends)
             z = model.draft.forward(batch, state, buffers)
-            live = [(j, s, count) for j, (_, s, count) in enumerate(live)]
-        wanted = [Wanted(s, 1, s.drafts, made) for _, s, _ in live]
-        drafts, _ = choose_tokens(model.draft.logits(z, len(live), buffers), wanted)
-        for (_, s, _), own in zip(live, drafts, strict=True):
+            numbers = ends = [*range(len(live))]
+        logits = model.draft.logits(take(z, ends), len(live), buffers)
+        drafts, _ = choose_tokens(logits, [Wanted(s, 1, s.drafts, made) for s in live])
+        for s, own in zip(live, drafts, strict=True):
             s.drafts += own
 
 
