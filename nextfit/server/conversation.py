@@ -9,10 +9,11 @@ from typing import Any
 
 from nextfit.engine.params import SamplingParams
 from nextfit.errors import RequestError
+from nextfit.server.constraints import demanded, refused
 from nextfit.server.errors import ApiError
 from nextfit.server.schemas import ChatMessage, ChatRequest, unsupported
 from nextfit.server.service import Served
-from nextfit.text import MarkupReader, Tools
+from nextfit.text import MarkupReader, Tools, formats
 
 # OpenAI's levels as the model's template knows them; "none" is no thinking at all
 EFFORT = {"minimal": "low", "low": "low", "medium": "medium", "high": "xhigh", "xhigh": "xhigh"}
@@ -27,16 +28,17 @@ class Conversation:
     tools: Tools
     thinking: bool  # the prompt ends inside a thought
     single: bool  # one tool call at most
-    thought_end: int | None  # the token that ends a thought
+    thought_end: int | None  # the token that ends the thought in which the answer begins
     budget: int | None  # tokens that the thought may have
+    grammar: str | None  # that the answer behind it keeps to
 
     def reader(self) -> MarkupReader:
         return MarkupReader(self.tools, thinking=self.thinking, single=self.single)
 
     def bound(self, params: Sequence[SamplingParams]) -> list[SamplingParams]:
         """Settings of the answer's choices with what the conversation demands of it."""
-        end = self.thought_end if self.thinking else None
-        return [replace(p, thought_end=end, thinking_budget=self.budget) for p in params]
+        own = {"thought_end": self.thought_end, "thinking_budget": self.budget, "grammar": self.grammar}
+        return [replace(p, **own) for p in params]  # type: ignore[arg-type]
 
 
 def converse(body: ChatRequest, served: Served) -> Conversation:
@@ -44,6 +46,9 @@ def converse(body: ChatRequest, served: Served) -> Conversation:
     if served.template is None:
         raise ApiError(400, "the checkpoint has no chat template; /v1/completions works", code="unsupported")
     tools = _declared(body)
+    if body.tool_choice == "none":
+        tools = []  # the model is not told of them
+    form = demanded(body, tools)
     kwargs: dict[str, Any] = {}
     if body.reasoning_effort == "none":
         kwargs["enable_thinking"] = False
@@ -61,18 +66,24 @@ def converse(body: ChatRequest, served: Served) -> Conversation:
     ids = served.tokenizer.encode(text)
     served.check_room(ids, "messages")
     thinking = text.rstrip().endswith("<think>")
+    end = served.tokenizer.id_of("</think>") if thinking else None
+    if thinking and end is None and (form or body.thinking_budget is not None):
+        raise unsupported("thinking_budget or a form of the answer", "for a model without a token </think>")
+    if form is not None and thinking:
+        form = formats.after_thought(form)
     return Conversation(
         ids=ids,
         tools=Tools(tools),
         thinking=thinking,
         single=body.parallel_tool_calls is False,
-        thought_end=served.tokenizer.id_of("</think>"),
+        thought_end=end,
         budget=body.thinking_budget,
+        grammar=form.source if form else None,
     )
 
 
 def _declared(body: ChatRequest) -> list[dict[str, Any]]:
-    """The tools that may be called, as they were sent; none with tool_choice "none"."""
+    """The tools as they were sent, checked."""
     tools, names = body.tools or [], set()
     for i, tool in enumerate(tools):
         where = f"tools[{i}]"
@@ -80,42 +91,18 @@ def _declared(body: ChatRequest) -> list[dict[str, Any]]:
             raise unsupported(f"{where}.type", f"a tool of type {tool.get('type')!r} is")
         function = tool.get("function")
         if not isinstance(function, dict):
-            raise _refused(f"{where}.function", "is missing or not an object")
+            raise refused(f"{where}.function", "is missing or not an object")
         name, parameters = function.get("name"), function.get("parameters")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise _refused(
+            raise refused(
                 f"{where}.function.name", f"is {name!r}, expected 1 to 128 characters, no white space, < or >"
             )
         if name in names:
-            raise _refused(f"{where}.function.name", f"{name!r} is declared twice")
+            raise refused(f"{where}.function.name", f"{name!r} is declared twice")
         if parameters is not None and not isinstance(parameters, dict):
-            raise _refused(f"{where}.function.parameters", f"is {parameters!r}, expected a JSON schema")
+            raise refused(f"{where}.function.parameters", f"is {parameters!r}, expected a JSON schema")
         names.add(name)
-    return _chosen(body.tool_choice, tools, names)
-
-
-def _chosen(choice: Any, tools: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
-    if choice is None or choice == "auto":
-        return tools
-    if choice == "none":
-        return []
-    if choice == "required":
-        if not tools:
-            raise _refused("tool_choice", "is 'required', but there are no tools")
-        raise unsupported("tool_choice", "an enforced call is")
-    function = choice.get("function") if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        raise _refused(
-            "tool_choice", f"is {choice!r}, expected none, auto, required or a function with its name"
-        )
-    if name not in names:
-        raise _refused("tool_choice", f"{name!r} is not among tools")
-    raise unsupported("tool_choice", "an enforced call is")
-
-
-def _refused(param: str, why: str) -> ApiError:
-    return ApiError(400, f"{param}: {why}", param=param, code="invalid_value")
+    return tools
 
 
 def _message(message: ChatMessage, where: str) -> dict[str, Any]:

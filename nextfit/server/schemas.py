@@ -1,7 +1,8 @@
 """Request bodies of the OpenAI routes. Unknown fields are tolerated, wrong types and ranges are refused.
 
 Field meanings are OpenAI's. Those that OpenAI does not have are spelled as in other servers: `top_k`,
-`min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids`, `chat_template_kwargs`.
+`min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos`, `stop_token_ids`, `chat_template_kwargs`, `regex`;
+`grammar` and `thinking_budget` are ours.
 """
 
 from __future__ import annotations
@@ -88,8 +89,15 @@ class ChatMessage(BaseModel):
     content: str | list[ContentPart] | None = None
 
 
+class JsonSchema(Body):
+    name: str | None = None
+    content: Any = Field(alias="schema")
+    strict: bool | None = None
+
+
 class ResponseFormat(Body):
-    type: str
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
 
 
 class ChatRequest(SamplingBody):
@@ -105,11 +113,11 @@ class ChatRequest(SamplingBody):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    regex: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
+    grammar: Annotated[str, Field(min_length=1, max_length=262144)] | None = None
 
     @model_validator(mode="after")
     def _supported(self) -> ChatRequest:
-        if self.response_format and self.response_format.type != "text":
-            raise unsupported("response_format", f"the response format {self.response_format.type!r} is")
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs")
         return self

@@ -26,7 +26,7 @@ from nextfit.errors import RequestError
 from nextfit.interpreter import command, greeting
 from nextfit.text.tokenizer import Tokenizer
 
-SECONDS = 10  # that a grammar may take to compile
+SECONDS = 10  # that a grammar may take to compile, if nothing else is said
 MEMORY = 4 << 30  # bytes of address space of the process that compiles
 LARGEST = 64 << 20  # bytes of a compiled grammar, as text
 KEPT = 64  # grammars, compiled or refused
@@ -80,10 +80,13 @@ class Grammar:
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer and a model of `vocabulary` tokens, and keeps those used last."""
+    """Compiles grammars for one tokenizer and a model of `vocabulary` tokens, and keeps those used last.
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
-        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+    One may take `seconds` to compile.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, seconds: int = SECONDS) -> None:
+        self._tokenizer, self._vocabulary, self._seconds = tokenizer, vocabulary, seconds
         self._kept: OrderedDict[str, Future[Grammar]] = OrderedDict()
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "grammar")
@@ -124,7 +127,7 @@ class Grammars:
         """What the process that compiles says; without one, or once it has ended, of a new one."""
         if self._process is None:
             self._process = subprocess.Popen(
-                command("nextfit.text.grammar_process"),
+                command("nextfit.text.grammar_process", str(self._seconds)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # the library's warnings quote what it compiles
@@ -139,7 +142,7 @@ class Grammars:
             return answer
         self._end()
         fields = json.loads(source)["fields"]
-        why = f"takes more than {SECONDS} s or {MEMORY >> 30} GiB to compile; it is too complicated"
+        why = f"takes more than {self._seconds} s or {MEMORY >> 30} GiB to compile; it is too complicated"
         return {"error": why, "field": fields[0]}
 
     def _say(self, text: str) -> None:

@@ -23,14 +23,15 @@ _LEAVES = ("json_schema", "regex", "grammar")
 
 
 def main(arguments: Sequence[str]) -> None:
+    """`arguments`: the seconds that a grammar may take."""
     sys.modules["torch"] = None  # type: ignore[assignment]  # the library would import it, and works without
-    from nextfit.text.grammar import LARGEST, MEMORY, SECONDS, load_core
+    from nextfit.text.grammar import LARGEST, MEMORY, load_core
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     core = load_core()
     compiler = _Compiler(core, core.TokenizerInfo.deserialize_json(sys.stdin.readline()), LARGEST)
     for line in sys.stdin:
-        signal.alarm(SECONDS)  # ends the process
+        signal.alarm(int(arguments[0]))  # ends the process
         print(json.dumps(compiler.answer(json.loads(line))), flush=True)
         signal.alarm(0)
 
@@ -43,12 +44,11 @@ class _Compiler:
 
     def answer(self, source: dict[str, Any]) -> dict[str, str]:
         whole = self._try(source["format"])
-        if "error" in whole:
-            for leaf, field in zip(_leaves(source["format"]), source["fields"], strict=True):
-                if "error" in (alone := self._try(leaf)):
-                    return {**alone, "field": field}
-            return {**whole, "field": source["fields"][0]}
-        return whole
+        for leaf, field in zip(_leaves(source["format"]), source["fields"], strict=True):
+            # one that allows nothing shows only where nothing stands before it
+            if ("error" in whole or leaf["type"] == "grammar") and "error" in (alone := self._try(leaf)):
+                return {**alone, "field": field}
+        return {**whole, "field": source["fields"][0]}
 
     def _try(self, form: dict[str, Any]) -> dict[str, str]:
         tag = json.dumps({"type": "structural_tag", "format": form})

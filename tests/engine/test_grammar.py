@@ -124,7 +124,7 @@ def test_an_answer_that_is_cut(grammars: Grammars) -> None:
         assert tokens == TOKENIZER.encode(JSON)[:9]
 
 
-def test_behind_a_thought(grammars: Grammars) -> None:
+def test_b33_behind_a_thought(grammars: Grammars) -> None:
     """It begins after the close token; what is in the thought is free, but it cannot be the end of the answer."""
     form = formats.after_thought(FORMAT)
     for depth in (0, 4):

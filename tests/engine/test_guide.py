@@ -33,7 +33,7 @@ def tokens(depth: int, wrong: Wrong, budget: int | None, **params: Any) -> list[
 
 @pytest.mark.parametrize("depth", [0, 3, 8])
 @pytest.mark.parametrize("wrong", [never, wrong_at(1), wrong_at(2)])
-def test_the_close_token_is_forced(depth: int, wrong: Wrong) -> None:
+def test_a3_the_close_token_is_forced(depth: int, wrong: Wrong) -> None:
     for budget in (0, 1, 7, 16, 17) if depth else (0, 16):
         assert tokens(depth, wrong, budget) == [*THOUGHT[:budget], CLOSE, *CONTENT]
         sampled = tokens(

@@ -102,7 +102,7 @@ def streamed(client: openai.OpenAI, fields: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def test_calls(client: openai.OpenAI) -> None:
+def test_a1_a2_calls(client: openai.OpenAI) -> None:
     """Cases A1 and A2."""
     answer = ask(client, "both", tools=TOOLS)
     assert (answer["reasoning"], answer["content"], answer["reason"]) == ("I do.", None, "tool_calls")
@@ -146,7 +146,7 @@ def test_thinking(client: openai.OpenAI) -> None:
         assert answer["reasoning_tokens"] == answer["tokens"] > 0
 
 
-def test_thinking_budget(client: openai.OpenAI) -> None:
+def test_a3_thinking_budget(client: openai.OpenAI) -> None:
     """Case A3(c): the close token comes after so many tokens, also inside a verified block."""
     _, tokenizer, _ = bundled()
     for stop in ({}, {"stop": ["round"]}):

@@ -25,6 +25,19 @@ def tool(name: str, parameters: Any = None) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
+def schema(content: Any = None) -> dict[str, Any]:
+    """A response format."""
+    return {"type": "json_schema", "json_schema": {"name": "x"} if content is None else {"schema": content}}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A schema of so many objects in each other."""
+    found: dict[str, Any] = {}
+    for _ in range(levels):
+        found = {"properties": {"a": found}}
+    return found
+
+
 def named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
@@ -79,14 +92,26 @@ def refusal(answer: httpx.Response, status: int) -> dict[str, Any]:
         ({"tools": [tool("a b")]}, "tools[0].function.name", "'a b'"),
         ({"tools": [tool("a"), tool("a")]}, "tools[1].function.name", "twice"),
         ({"tools": [tool("a", [])]}, "tools[0].function.parameters", "[]"),
-        ({"tools": [tool("a")], "tool_choice": "required"}, "tool_choice", "not supported"),
-        ({"tools": [tool("a")], "tool_choice": named("a")}, "tool_choice", "not supported"),
         ({"tools": [tool("a")], "tool_choice": named("b")}, "tool_choice", "'b' is not among tools"),
         ({"tools": [tool("a")], "tool_choice": "sometimes"}, "tool_choice", "'sometimes'"),
         ({"tools": [tool("a")], "tool_choice": {"type": "function"}}, "tool_choice", "function"),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"enable_thinking": "no"}, "enable_thinking", "'no'"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "json_object"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type", "json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+        ({"response_format": schema()}, "response_format.json_schema.schema", "missing"),
+        ({"response_format": schema(nested(70))}, "response_format.json_schema.schema", "141 levels"),
+        ({"response_format": schema({"const": "x" * 300000})}, "response_format.json_schema.schema", "bytes"),
+        ({"response_format": schema({"uniqueItems": True})}, "response_format.json_schema.schema", "uniqueItems"),
+        ({"response_format": schema({"type": "object"}), "regex": "a"}, "regex", "response_format"),
+        ({"grammar": "root ::= a", "regex": "a"}, "grammar", "regex"),
+        ({"regex": ""}, "regex", "1"),
+        (
+            {"tools": [tool("a", nested(70))], "tool_choice": named("a")},
+            "tools[0].function.parameters",
+            "141 levels",
+        ),
+        ({"thinking_budget": -1}, "thinking_budget", "-1"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "messages"),
     ],
 )  # fmt: skip

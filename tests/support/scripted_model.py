@@ -27,7 +27,7 @@ from nextfit.ops.batch import Batch
 from tests.support.random_model import small_config
 
 PRIME, BASE = 2**61 - 1, 0x1E3779B97F4A7C15
-PEAK = 64.0  # logit of what is said; of everything else 0, and no noise is half as large
+PEAK = 64.0  # logit of what is said, half of it that of second best; of everything else 0, and no noise is so large
 
 Answer = Callable[[list[int]], Sequence[int]]  # what to say after a prompt, before the end token
 Wrong = Callable[[int, int], bool]  # (depth 1, 2, ..., position): whether that draft of that token errs
@@ -123,15 +123,16 @@ class ScriptedModel:
         self.end, self.wrong, self.pause, self.fail_at = end, wrong, pause, fail_at
         self.steps = 0
         self.forward_seconds = 0.0
-        self._next: dict[int, int] = {}  # token by the hash of all before it
+        self._next: dict[int, dict[int, float]] = {}  # logits by the hash of all before
 
-    def learn(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """Say `answer`, then the end token, after `prompt`."""
+    def learn(self, prompt: Sequence[int], answer: Sequence[int], peak: float = PEAK) -> None:
+        """Say `answer`, then the end token, after `prompt`; with a lower `peak` where something prevents better."""
         text = 0
         for token in prompt:
             text = after(text, token)
         for token in (*answer, self.end):
-            self._next[text] = token
+            known = {t: p for t, p in self._next.get(text, {}).items() if p < PEAK or peak < PEAK}
+            self._next[text] = {**known, token: max(peak, known.get(token, 0.0))}
             text = after(text, token)
 
     def forward(self, batch: Batch, state: ScriptedState, buffers: Buffers) -> Tensor:
@@ -179,12 +180,14 @@ class ScriptedModel:
         self.forward_seconds += time.perf_counter() - start
         return out
 
-    def following(self, text: int) -> int:
-        return self._next.get(text, self.end)
+    def following(self, text: int) -> dict[int, float]:
+        return self._next.get(text, {self.end: PEAK})
 
-    def peaks(self, tokens: list[int]) -> Tensor:
-        out = torch.zeros(len(tokens), self.config.vocab_size)
-        return out.scatter_(1, torch.tensor(tokens, dtype=torch.int64)[:, None], PEAK)
+    def peaks(self, logits: list[dict[int, float]]) -> Tensor:
+        out = torch.zeros(len(logits), self.config.vocab_size)
+        for row, said in zip(out, logits, strict=True):
+            row[list(said)] = torch.tensor(list(said.values()))
+        return out
 
 
 class ScriptedDraft:
@@ -217,7 +220,10 @@ class ScriptedDraft:
         tokens = []
         for text, position, depth in z.tolist():
             right = trunk.following(text)
-            tokens.append((right + 1) % trunk.config.vocab_size if trunk.wrong(depth, position) else right)
+            if trunk.wrong(depth, position):
+                best = max(right, key=right.__getitem__)
+                right = {(best + 1) % trunk.config.vocab_size: PEAK}
+            tokens.append(right)
         out = trunk.peaks(tokens)
         trunk.forward_seconds += time.perf_counter() - start
         return out

@@ -28,9 +28,7 @@ from nextfit.text.load import load_text
 MODULE = "tests.support.scripted_server"
 
 Said = str | Sequence[int]  # text, or token ids where text would be cut into others
-Answer = (
-    Said | Sequence[Said]
-)  # what it wants to say, then what it goes on with where it is made to leave that
+Answer = Said | Sequence[Said]  # what it wants to say, then what it says where it may not say that
 
 
 @cache
@@ -68,8 +66,10 @@ def _ways(answer: Answer, tokenizer: Tokenizer) -> list[Sequence[int]]:
     return [tokenizer.encode(way) if isinstance(way, str) else way for way in ways]  # type: ignore[misc]
 
 
-def build(answers: Mapping[str, Answer], wrong_at: int = 0, **options: Any) -> Built:
-    """The engine of `load`."""
+def build(
+    answers: Mapping[str, Answer], wrong_at: int = 0, grammars: Grammars | None = None, **options: Any
+) -> Built:
+    """The engine of `load`; `grammars` that several of them share."""
     from tests.support import scripted_model as scripted
 
     checkpoint, tokenizer, _ = bundled()
@@ -81,7 +81,7 @@ def build(answers: Mapping[str, Answer], wrong_at: int = 0, **options: Any) -> B
         found = max(at, key=at.__getitem__, default=None)
         wanted, *others = [prompt] if found is None or at[found] < 0 else said[found]
         for other in others:
-            model.learn(prompt, other)
+            model.learn(prompt, other, scripted.PEAK / 2)
         return wanted
 
     model = scripted.ScriptedModel(
@@ -92,7 +92,7 @@ def build(answers: Mapping[str, Answer], wrong_at: int = 0, **options: Any) -> B
         fail_at=options.pop("fail_at", None),
     )
     engine = scripted.ScriptedEngine(answer, model=model, **options)
-    return offer(engine, checkpoint.generation, Grammars(tokenizer, tokenizer.vocab_size))
+    return offer(engine, checkpoint.generation, grammars or Grammars(tokenizer, tokenizer.vocab_size))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,0 +1,193 @@
+"""The form of answers over HTTP: calls that are demanded, JSON, patterns; case A17 and B33, hostile ones A19.
+
+The model wants to say something else; where it may not, it says what is second best.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from nextfit.server.service import Served, Service
+from nextfit.server.worker import Worker
+from nextfit.text.grammar import Grammars
+from tests.server.scripted import EngineThread, running
+from tests.server.test_conversation import ask
+from tests.server.test_refusals import named, schema, tool
+from tests.support.scripted_server import build, bundled
+
+CHECKPOINT, TOKENIZER, TEMPLATE = bundled()
+GRAMMARS = Grammars(TOKENIZER, TOKENIZER.vocab_size, seconds=1)
+
+ASSIST = "<tool_call>\n<function=assist>\n<parameter=query>\nships\n</parameter>\n</function>\n</tool_call>"
+NOW = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+JSON = '{"name": "boat", "size": 3}'
+HM = "Hm.</think>\n\n"
+ANSWERS: Any = {
+    "plain": ["hi", ASSIST, NOW, JSON, "2026-12-01"],
+    "thought": [f"{HM}hi", *(f"{HM}{other}" for other in (ASSIST, NOW, JSON, "2026-12-01"))],
+    "twice": ["hi", f"{ASSIST}\n{NOW}"],
+    "wrong": [
+        "hi",
+        "<tool_call>\n<function=sum>\n<parameter=n>\nmany\n</parameter>\n</function>\n</tool_call>",
+    ],
+}
+ASK = tool("assist", {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]})
+SUM = tool("sum", {"type": "object", "properties": {"n": {"enum": [3, 7]}}, "required": ["n"]})
+TOOLS: Any = [ASK, tool("now", {"type": "object", "properties": {}})]
+OFF = {"extra_body": {"enable_thinking": False}}
+BOAT: Any = {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}}
+BOAT = {**BOAT, "required": ["name", "size"], "additionalProperties": False}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler() -> Iterator[None]:
+    yield
+    GRAMMARS.close()
+
+
+@pytest.fixture(scope="module", params=[1, 4, 9])
+def client(request: pytest.FixtureRequest) -> Iterator[openai.OpenAI]:
+    built = build(ANSWERS, grammars=GRAMMARS, tokens_per_step=request.param, context=4096)
+    worker = Worker(EngineThread(built))
+    with running(Service(lambda report: Served(("scripted",), 1, TOKENIZER, TEMPLATE, worker))) as url:
+        yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+@pytest.mark.parametrize(("key", "fields", "reasoning"), [("plain", OFF, None), ("thought", {}, "Hm.")])
+def test_a17_b33_tool_choice(client: openai.OpenAI, key: str, fields: Any, reasoning: str | None) -> None:
+    for choice in ("none", "auto", None):
+        answer = ask(client, key, tools=TOOLS, tool_choice=choice, **fields)
+        assert (answer["reasoning"], answer["content"], answer["calls"]) == (reasoning, "hi", [])
+    for demand in ("required", named("assist")):
+        answer = ask(client, key, tools=TOOLS, tool_choice=demand, **fields)
+        assert (answer["reasoning"], answer["content"], answer["reason"]) == (reasoning, None, "tool_calls")
+        assert answer["calls"] == [("assist", '{"query":"ships"}')]
+    assert ask(client, key, tools=TOOLS, tool_choice=named("now"), **fields)["calls"] == [("now", "{}")]
+
+
+def test_an_unknown_tool(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="'other' is not among tools") as error:
+        ask(client, "plain", tools=TOOLS, tool_choice=named("other"))
+    assert error.value.param == "tool_choice"
+
+
+def test_a2_one_call(client: openai.OpenAI) -> None:
+    """Case A2, the calls demanded; what is behind the first is not even computed."""
+    both = ask(client, "twice", tools=TOOLS, tool_choice="required", **OFF)
+    assert [name for name, _ in both["calls"]] == ["assist", "now"]
+    one = ask(client, "twice", tools=TOOLS, tool_choice="required", parallel_tool_calls=False, **OFF)
+    assert (one["calls"], one["reason"]) == (both["calls"][:1], "tool_calls")
+    assert one["tokens"] == len(TOKENIZER.encode(ASSIST))
+
+
+def test_arguments_keep_to_their_schema(client: openai.OpenAI) -> None:
+    """Where a call is demanded, and for strict tools where one is made."""
+    strict = {"type": "function", "function": {**SUM["function"], "strict": True}}
+    for fields in (
+        {"tools": [SUM], "tool_choice": "required"},
+        {"tools": [strict], "tool_choice": named("sum")},
+    ):
+        ((name, arguments),) = ask(client, "wrong", **fields, **OFF)["calls"]
+        assert name == "sum" and json.loads(arguments)["n"] in (3, 7)
+    assert ask(client, "plain", tools=[strict], **OFF)["content"] == "hi"
+
+
+@pytest.mark.parametrize(("key", "fields", "reasoning"), [("plain", OFF, None), ("thought", {}, "Hm.")])
+def test_text_of_a_form(client: openai.OpenAI, key: str, fields: Any, reasoning: str | None) -> None:
+    extra = fields.get("extra_body", {})
+    forms: list[tuple[dict[str, Any], str]] = [
+        ({"response_format": schema(BOAT)}, JSON),
+        ({"response_format": {"type": "json_object"}}, JSON),
+        ({"response_format": {"type": "text"}}, "hi"),
+        ({"extra_body": {**extra, "regex": r"\d{4}-\d{2}-\d{2}"}}, "2026-12-01"),
+        ({"extra_body": {**extra, "grammar": 'root ::= "hi" | "ho"'}}, "hi"),
+        ({"extra_body": {**extra, "grammar": 'root ::= d "-" d "-" d\nd ::= [0-9]+'}}, "2026-12-01"),
+        ({"response_format": schema(BOAT), "tools": TOOLS, "tool_choice": "none"}, JSON),
+    ]
+    for form, content in forms:
+        answer = ask(client, key, **{**fields, **form})
+        assert (answer["reasoning"], answer["content"], answer["reason"]) == (reasoning, content, "stop")
+    cut = ask(client, key, **fields, response_format=schema(BOAT), max_tokens=12)
+    assert cut["reason"] == "length" and JSON.startswith(cut["content"])
+
+
+def test_a_form_and_tools(client: openai.OpenAI) -> None:
+    """The answer is either; a call that is demanded goes before."""
+    fields: Any = {"response_format": schema(BOAT), "tools": TOOLS, **OFF}
+    answer = ask(client, "plain", **fields)
+    assert answer["calls"] == [("assist", '{"query":"ships"}')] or answer["content"] == JSON
+    assert ask(client, "plain", **fields, tool_choice=named("now"))["calls"] == [("now", "{}")]
+
+
+@pytest.mark.parametrize("client", [4], indirect=True)
+def test_several_choices(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(
+        model="scripted", messages=[{"role": "user", "content": "plain"}], n=3, seed=1, temperature=1,
+        response_format=schema(BOAT), **OFF,
+    )  # type: ignore[call-overload]  # fmt: skip
+    assert [json.loads(c.message.content) for c in whole.choices] == 3 * [json.loads(JSON)]
+
+
+JSON_BODY = {"content-type": "application/json"}
+HOSTILE: list[tuple[dict[str, Any], str]] = [
+    ({"response_format": schema({"type": "objekt"})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"type": "string", "pattern": "("})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"$ref": "#/$defs/x"})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"$ref": "#"})}, "response_format.json_schema.schema"),
+    ({"response_format": schema(False)}, "response_format.json_schema.schema"),
+    ({"response_format": schema([1])}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"properties": [1]})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"const": "\ud800"})}, "response_format.json_schema.schema"),
+    ({"regex": "(a"}, "regex"),
+    ({"regex": "(?=a)b"}, "regex"),
+    ({"grammar": "root ::= x"}, "grammar"),
+    ({"grammar": "root ::= root"}, "grammar"),
+    ({"grammar": "root ::= " + "(" * 5000 + '"a"' + ")" * 5000}, "grammar"),
+    ({"tools": [*TOOLS, tool("x", {"type": "objekt"})], "tool_choice": "required"}, "tools[2].function.parameters"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"temperature": "hot"}, "temperature"),
+]  # fmt: skip
+BOMB = "root ::= " + " ".join(f"a{i}" for i in range(3000)) + "".join(
+    f"\na{i} ::= ([a-z]{{0,500}} a{i * 7 % 3000})* | [\\u0000-\\uffff]{{3,900}}" for i in range(3000)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("client", [4], indirect=True)
+def test_a19_hostile_forms(client: openai.OpenAI) -> None:
+    """Case A19: refused with the field, the process lives, and an answer that is streamed meanwhile is whole."""
+    url, body = f"{client.base_url}chat/completions", {"messages": [{"role": "user", "content": "plain"}]}
+    done, whole = threading.Event(), []
+
+    def neighbour() -> None:
+        while not done.is_set():
+            whole.append(ask(client, "plain", **OFF)["content"])
+
+    thread = threading.Thread(target=neighbour)
+    thread.start()
+    try:
+        for fields, param in HOSTILE:
+            content = json.dumps({**body, **fields})  # which spells half a character, too
+            answer = httpx.post(url, content=content, headers=JSON_BODY, timeout=20)
+            assert answer.status_code == 400, (fields, answer.text)
+            assert answer.json()["error"]["param"] == param and param in answer.json()["error"]["message"]
+        deep = json.dumps({**body, "response_format": schema("x")}).replace(
+            '"x"', '{"properties":{"a":' * 5000 + "1" + "}}" * 5000
+        )
+        for content in (deep, "{", "[" * 100000):
+            answer = httpx.post(url, content=content, headers=JSON_BODY, timeout=20)
+            assert answer.status_code == 400
+        answer = httpx.post(url, json={**body, "grammar": BOMB}, timeout=20)
+        assert answer.status_code == 400 and "too complicated" in answer.json()["error"]["message"]
+        assert httpx.get(str(client.base_url).replace("/v1/", "/health")).status_code == 200
+    finally:
+        done.set()
+        thread.join()
+    assert len(whole) > 3 and set(whole) == {"hi"}
+    assert ask(client, "plain", response_format=schema(BOAT), **OFF)["content"] == JSON
