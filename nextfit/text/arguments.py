@@ -11,8 +11,8 @@ from nextfit.text.tools import STRING, Parameters, as_json
 class ArgumentWriter:
     """`open` a parameter, `add` its text, `close` it; `end` closes the object. What is new goes to `events`.
 
-    Strings are written as they come, other types when they are closed. One line break behind the opening mark
-    and one before the closing mark are layout. A parameter that was given already is left out.
+    Strings are written as they come; other types, and strings of a form, when they are closed. One line break behind
+    the opening mark and one before the closing mark are layout. A parameter that was given already is left out.
     """
 
     def __init__(self, parameters: Parameters, index: int, events: list[Event]) -> None:
@@ -20,6 +20,7 @@ class ArgumentWriter:
         self._given: set[str] = set()
         # of the open parameter:
         self._types = STRING
+        self._trimmed = False
         self._repeated = False
         self._bare = True  # no text yet
         self._new_line = True
@@ -28,10 +29,11 @@ class ArgumentWriter:
 
     def open(self, name: str) -> None:
         self._types, self._repeated = self._parameters.types(name), name in self._given
+        self._trimmed = self._parameters.trimmed(name)
         self._bare, self._new_line, self._break, self._parts = True, True, "", []
         if not self._repeated:
             before = "," if self._given else "{"
-            quote = '"' if self._types == STRING else ""
+            quote = '"' if self._streamed else ""
             self._emit(f"{before}{_quoted(name)}:{quote}")
             self._given.add(name)
 
@@ -48,14 +50,20 @@ class ArgumentWriter:
         text = self._break + text
         self._break = "\n" if text.endswith("\n") else ""
         text = text[: len(text) - len(self._break)]
-        if self._types != STRING:
+        if not self._streamed:
             self._parts.append(text)
         elif text and not self._repeated:
             self._emit(_quoted(text)[1:-1])
 
     def close(self) -> None:
-        if not self._repeated:
-            self._emit('"' if self._types == STRING else as_json("".join(self._parts), self._types))
+        if self._repeated:
+            return
+        text = "".join(self._parts)
+        self._emit('"' if self._streamed else as_json(text.strip() if self._trimmed else text, self._types))
+
+    @property
+    def _streamed(self) -> bool:
+        return self._types == STRING and not self._trimmed
 
     def end(self) -> None:
         self._emit("}" if self._given else "{}")

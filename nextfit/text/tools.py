@@ -9,6 +9,8 @@ from typing import Any
 STRING = frozenset({"string"})
 _TYPES = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
 _MAX_DEPTH = 16  # of alternatives and references in each other
+_MAX_SEEN = 64  # of them that are looked at
+_WORDS = frozenset({"enum", "const", "pattern", "format"})  # strings of a form, not of any text
 
 
 class Tools:
@@ -43,6 +45,26 @@ class Parameters:
         """JSON types that the schema allows for `name`; a string where it does not say."""
         schema = self._properties.get(name, self._root.get("additionalProperties"))
         return self._allowed(schema, set(), _MAX_DEPTH) or STRING
+
+    def trimmed(self, name: str) -> bool:
+        """Whether strings for `name` are words of a form, around which white space is layout."""
+        schema = self._properties.get(name, self._root.get("additionalProperties"))
+        return "string" in self.types(name) and not self._free(schema, set())
+
+    def _free(self, schema: Any, seen: set[int]) -> bool:
+        """Whether the schema allows strings that nothing is said about; one that was `seen` adds nothing."""
+        if not isinstance(schema, dict):
+            return True
+        if id(schema) in seen or len(seen) > _MAX_SEEN or not _WORDS.isdisjoint(schema):
+            return False
+        seen.add(id(schema))
+        if isinstance(reference := schema.get("$ref"), str):
+            return self._free(self._at(reference), seen)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            if isinstance(inner := schema.get(keyword), list):
+                return any(self._free(s, seen) for s in inner)
+        types = schema.get("type", "string")
+        return "string" in types if isinstance(types, str | list) else True
 
     def _allowed(self, schema: Any, seen: set[int], depth: int) -> frozenset[str] | None:
         """None: the schema does not say. `seen` schemas add nothing, so that all are read once."""

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request
 from nextfit.errors import RequestError
-from nextfit.llm import LLM
 from nextfit.text import formats
 from nextfit.text.formats import Format
 from nextfit.text.grammar import Grammars
+from nextfit.text.schema import checked
+from tests.support.random_schemas import random_schema
 from tests.support.scripted_model import (
     ScriptedEngine,
     ScriptedModel,
@@ -186,15 +188,20 @@ def test_a_grammar_that_ends_nowhere(grammars: Grammars) -> None:
     kept(found["c"][0])
 
 
-def test_the_bundled_model() -> None:
-    """Weights that know nothing of JSON, drafts of its own head."""
-    llm = LLM(dtype="float64", context=256, adaptive_draft=False)
-    params = {"grammar": FORMAT.source, "temperature": 1.0, "seed": 3}
-    plain, drafted = [llm.generate("Tell me.", params={**params, "draft": depth})[0] for depth in (0, 4)]
-    kept(plain.token_ids)
-    assert plain.finish_reason == "stop" and plain.token_ids == drafted.token_ids
-    assert drafted.accepted > 0 == plain.drafted
-    llm.grammars.close()
+def test_random_schemas(grammars: Grammars) -> None:
+    """Any token that is allowed is as likely as any other; what comes is whole and valid, and drafts change nothing."""
+    schemas = [random_schema(seed) for seed in range(12)]
+    found = []
+    for depth, wrong in ((0, never), (4, wrong_sometimes(0.3))):
+        e = engine([], depth, wrong, context=2048, sequences=8)
+        for i, one in enumerate(schemas):
+            add(e, grammars, formats.json_schema(checked(one, "s"), "s"), str(i), temperature=1.0, seed=i)
+        found.append(finish(e))
+    for i, one in enumerate(schemas):
+        (tokens, last), (drafted, other) = [answers[str(i)] for answers in found]
+        Draft202012Validator(one).validate(json.loads(TOKENIZER.decode(tokens)))
+        assert last.finish_reason == "stop" and tokens == drafted
+        assert other.stats is not None and other.stats.accepted > 0
 
 
 def test_refusals(grammars: Grammars) -> None:

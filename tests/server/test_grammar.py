@@ -14,15 +14,14 @@ import httpx
 import openai
 import pytest
 
-from nextfit.server.service import Served, Service
-from nextfit.server.worker import Worker
+from nextfit.server.service import Service
 from nextfit.text.grammar import Grammars
-from tests.server.scripted import EngineThread, running
+from tests.server.scripted import running
 from tests.server.test_conversation import ask
 from tests.server.test_refusals import named, schema, tool
-from tests.support.scripted_server import build, bundled
+from tests.support.scripted_server import build, bundled, load_here
 
-CHECKPOINT, TOKENIZER, TEMPLATE = bundled()
+TOKENIZER = bundled()[1]
 GRAMMARS = Grammars(TOKENIZER, TOKENIZER.vocab_size, seconds=1)
 
 ASSIST = "<tool_call>\n<function=assist>\n<parameter=query>\nships\n</parameter>\n</function>\n</tool_call>"
@@ -55,8 +54,7 @@ def compiler() -> Iterator[None]:
 @pytest.fixture(scope="module", params=[1, 4, 9])
 def client(request: pytest.FixtureRequest) -> Iterator[openai.OpenAI]:
     built = build(ANSWERS, grammars=GRAMMARS, tokens_per_step=request.param, context=4096)
-    worker = Worker(EngineThread(built))
-    with running(Service(lambda report: Served(("scripted",), 1, TOKENIZER, TEMPLATE, worker))) as url:
+    with running(Service(load_here(built))) as url:
         yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
 
 

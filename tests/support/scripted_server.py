@@ -60,6 +60,14 @@ def load(
     return load_scripted
 
 
+def load_here(built: Built) -> Load:
+    """The same for an engine of `build`, in a thread of the test's own process."""
+    from tests.server.scripted import EngineThread
+
+    _, tokenizer, template = bundled()
+    return lambda report: Served(("scripted",), 1, tokenizer, template, Worker(EngineThread(built)))
+
+
 def _ways(answer: Answer, tokenizer: Tokenizer) -> list[Sequence[int]]:
     """Token ids of an answer and of its other ways."""
     ways = [answer] if isinstance(answer, str) or not answer or isinstance(answer[0], int) else answer
