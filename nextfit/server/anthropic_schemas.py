@@ -50,7 +50,7 @@ class Message(Body):
 
 
 class Thinking(Body):
-    type: Literal["enabled", "disabled", "adaptive"]
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
 
 
@@ -94,7 +94,7 @@ class PromptBody(Body):
         if self.tool_choice:
             fields["tool_choice"] = _choice(self.tool_choice)
             fields["parallel_tool_calls"] = not self.tool_choice.disable_parallel_tool_use
-        if self.thinking and self.thinking.type != "adaptive":
+        if self.thinking and self.thinking.type in ("enabled", "disabled"):
             fields["enable_thinking"] = self.thinking.type == "enabled"
             fields["thinking_budget"] = self.thinking.budget_tokens
         if self.output_config and self.output_config.effort:
