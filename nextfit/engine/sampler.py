@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -145,7 +146,7 @@ def _chosen(x: Tensor, group: Seq[Wanted], settings: _Settings) -> list[int]:
         for s in [w.sequence]
         for i in range(w.rows)
     ]
-    positions, seeds, choices = torch.tensor(noise, device=x.device).T
+    positions, seeds, choices = torch.from_numpy(np.array(noise)).to(x.device).T
     return choose(
         x,
         positions,

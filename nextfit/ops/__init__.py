@@ -1,1 +1,4 @@
-"""Operators: one folder each. `reference.py` is the definition, in plain PyTorch, and runs on any device."""
+"""Operators: one folder each. `reference.py` is the definition, in plain PyTorch, and runs on any device.
+
+The words of sampling noise alone are numpy's.
+"""

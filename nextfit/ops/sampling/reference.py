@@ -6,6 +6,8 @@ from torch import Tensor
 from nextfit.ops.sampling.noise import gumbel
 from nextfit.ops.select import top_k_ascending
 
+_TILE = 1024  # candidates of each row whose noise is made at once
+
 
 def penalise(
     logits: Tensor, prompt: Tensor, counts: Tensor, repetition: float, presence: float, frequency: float
@@ -42,9 +44,10 @@ def choose(
     if temperature == 0:
         return logits.argmax(-1)
     n = logits.shape[1]
-    ids = torch.arange(n, device=logits.device).expand(len(logits), n)
     if 0 < top_k < n:
         ids = top_k_ascending(logits, top_k)
+    else:
+        ids = torch.arange(n, device=logits.device).expand(len(logits), n)
     scores = logits.gather(1, ids) / temperature
     if top_p < 1:
         p, order = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
@@ -53,7 +56,8 @@ def choose(
     if min_p > 0:
         p = scores.softmax(-1)
         scores = scores.masked_fill(p < min_p * p.amax(-1, keepdim=True), -torch.inf)
-    scores = scores + gumbel(seed, choice, positions[:, None], ids).to(scores.dtype)
+    for score, token in zip(scores.split(_TILE, dim=1), ids.split(_TILE, dim=1), strict=True):
+        score += gumbel(seed, choice, positions[:, None], token).to(score.dtype)
     return ids.gather(1, scores.argmax(-1, keepdim=True))[:, 0]
 
 
