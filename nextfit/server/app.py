@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 import nextfit
-from nextfit.server import chat, completions, errors, status
+from nextfit.server import anthropic, chat, completions, errors, status, tokens
 from nextfit.server.errors import ApiError
 from nextfit.server.guard import LimitBody, RequireKey
 from nextfit.server.observe import Observe
@@ -57,10 +57,14 @@ def create_app(service: Service, keys: Sequence[str] = (), body_limit: int = BOD
 
     app.include_router(status.router(service))
     app.include_router(chat.router(service))
+    app.include_router(anthropic.router(service))
     app.include_router(completions.router(service))
+    app.include_router(tokens.router(service))
     return app
 
 
 def _model(served: Served, name: str) -> dict[str, Any]:
     entry = {"id": name, "object": "model", "created": served.created, "owned_by": "nextfit"}
-    return entry | {"root": served.names[0], "max_model_len": served.context}
+    chats = served.template is not None
+    capabilities = {"completion": True, "chat": chats, "tools": chats, "thinking": chats, "vision": False}
+    return entry | {"root": served.names[0], "max_model_len": served.context, "capabilities": capabilities}

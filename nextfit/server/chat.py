@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -12,11 +11,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from nextfit.engine.request import Sampled
-from nextfit.server.conversation import converse
+from nextfit.server.conversation import begin
 from nextfit.server.generation import Answer, Generation
 from nextfit.server.logprobs import chat_logprobs
-from nextfit.server.observe import Record
-from nextfit.server.sampling import check_model, choices
 from nextfit.server.schemas import ChatRequest
 from nextfit.server.service import Service
 from nextfit.server.stream import EventStream, while_connected
@@ -28,17 +25,8 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/v1/chat/completions")
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        served = service.served()
-        check_model(body, served)
-        conversation = await asyncio.to_thread(converse, body, served)
-        limit = body.max_completion_tokens or body.max_tokens
-        logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        params = conversation.bound(choices(body, served, limit, logprobs))
-        record = Record.of(request.scope)
-        generation = Generation(served, [conversation.ids], params, record, conversation.reader)
+        generation = await begin(body, service.served(), request)
         reply = _Reply(body, generation)
-        # refusals come before the status line of a stream
-        await while_connected(request, generation.start())
         if body.stream:
             return EventStream(reply.events(), generation.close)
         return JSONResponse(await while_connected(request, reply.whole()))

@@ -28,7 +28,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/v1/completions")
     async def completions(body: CompletionRequest, request: Request) -> Response:
         served = service.served()
-        check_model(body, served)
+        check_model(body.model, served)
         prompts = await asyncio.to_thread(_prompts, body, served)
         params = choices(body, served, body.max_tokens or DEFAULT_MAX_TOKENS, body.logprobs)
         generation = Generation(served, prompts, params, Record.of(request.scope))

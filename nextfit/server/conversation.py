@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fastapi import Request
+
 from nextfit.engine.params import SamplingParams
 from nextfit.errors import RequestError
 from nextfit.server.constraints import demanded, refused
 from nextfit.server.errors import ApiError
+from nextfit.server.generation import Generation
+from nextfit.server.observe import Record
+from nextfit.server.sampling import check_model, choices
 from nextfit.server.schemas import ChatMessage, ChatRequest, unsupported
 from nextfit.server.service import Served
+from nextfit.server.stream import while_connected
 from nextfit.text import MarkupReader, Tools, formats
 
 # OpenAI's levels as the model's template knows them; "none" is no thinking at all
@@ -39,6 +46,22 @@ class Conversation:
         """Settings of the answer's choices with what the conversation demands of it."""
         own = {"thought_end": self.thought_end, "thinking_budget": self.budget, "grammar": self.grammar}
         return [replace(p, **own) for p in params]  # type: ignore[arg-type]
+
+
+async def begin(body: ChatRequest, served: Served, request: Request) -> Generation:
+    """The answer to `body`, which the engine has taken: refusals come before the status line of a stream.
+
+    Raises ApiError, RequestError, QueueFull, and Disconnected when the client leaves first.
+    """
+    check_model(body.model, served)
+    conversation = await asyncio.to_thread(converse, body, served)
+    limit = body.max_completion_tokens or body.max_tokens
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    params = conversation.bound(choices(body, served, limit, logprobs))
+    record = Record.of(request.scope)
+    generation = Generation(served, [conversation.ids], params, record, conversation.reader)
+    await while_connected(request, generation.start())
+    return generation
 
 
 def converse(body: ChatRequest, served: Served) -> Conversation:

@@ -1,4 +1,8 @@
-"""Every answer that is not 2xx, in OpenAI's shape: {"error": {message, type, param, code}}."""
+"""Every answer that is not 2xx, in the shape of its route's API.
+
+OpenAI's is {"error": {message, type, param, code}}, Anthropic's {"type": "error", "error": {type, message},
+"request_id"}.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,15 @@ from starlette.types import Scope
 from nextfit.errors import NextFitError, RequestError
 from nextfit.server.observe import Record
 from nextfit.server.worker import QueueFull
+
+ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 class ApiError(Exception):
@@ -54,14 +67,20 @@ def describe(error: Exception) -> ApiError:
 
 def response(error: ApiError, scope: Scope) -> JSONResponse:
     """The answer to the request of `scope`, noted in its record."""
-    note(error, scope)
     headers = {"Retry-After": "1"} if error.status in (429, 503) else None
-    body = error_body(error.status, str(error), error.param, error.code)
-    return JSONResponse(body, error.status, headers)
+    return JSONResponse(shape(error, scope), error.status, headers)
 
 
-def note(error: ApiError, scope: Scope) -> None:
-    Record.of(scope).error = error.code or str(error.status)
+def shape(error: ApiError, scope: Scope) -> dict[str, Any]:
+    """The body that tells of `error`, noted in the record of the request of `scope`."""
+    record = Record.of(scope)
+    record.error = error.code or str(error.status)
+    if scope["path"] not in ANTHROPIC_PATHS:
+        return error_body(error.status, str(error), error.param, error.code)
+    kind = _ANTHROPIC_TYPES.get(error.status) or (
+        "api_error" if error.status >= 500 else "invalid_request_error"
+    )
+    return {"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": record.id}
 
 
 def _field(location: Sequence[int | str]) -> str | None:
@@ -91,7 +110,7 @@ def validation_error(errors: Sequence[Any], content_type: str) -> ApiError:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every exception that leaves a route in OpenAI's shape."""
+    """Answer every exception that leaves a route."""
 
     async def on_validation(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)

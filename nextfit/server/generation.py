@@ -23,12 +23,16 @@ from nextfit.text.events import Content, Event, Reply
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is new in choice `index`; `tokens` are those whose text came out since the last piece."""
+    """What is new in choice `index`; `tokens` are those whose text came out since the last piece.
+
+    `stop` is the stop string that ended it.
+    """
 
     index: int
     events: tuple[Event, ...]
     tokens: tuple[Sampled, ...]
     finish_reason: str | None
+    stop: str | None = None
 
     @property
     def text(self) -> str:
@@ -95,7 +99,8 @@ class _Choice:
         self._given = delta.tokens
         if reason is not None:
             self.end(reason, usage, delta.matched)
-        return Piece(self.index, events, tokens, reason)
+        stop = delta.stopped if delta.stopped in self.request.params.stop else None
+        return Piece(self.index, events, tokens, reason, stop)
 
     def end(self, reason: str, usage: Usage, tokens: int | None = None) -> None:
         """Count the choice with its first `tokens` tokens (None: all of them)."""

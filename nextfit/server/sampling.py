@@ -43,13 +43,13 @@ def choices(
     return [replace(one, choice=i) for i in range(body.n or 1)]
 
 
-def check_model(body: SamplingBody, served: Served) -> None:
+def check_model(name: str | None, served: Served) -> None:
     """A name that is not served is refused: the answer would come from another model than asked for."""
-    if body.model is not None and body.model not in served.names:
+    if name is not None and name not in served.names:
         known = ", ".join(map(repr, served.names))
         raise ApiError(
             404,
-            f"model: {body.model!r} is not served here, only {known}",
+            f"model: {name!r} is not served here, only {known}",
             param="model",
             code="model_not_found",
         )

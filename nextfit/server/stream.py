@@ -6,18 +6,17 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from nextfit.server.errors import ApiError, describe, error_body, note
+from nextfit.server.errors import ApiError, describe, shape
 
 log = logging.getLogger("nextfit")
 
 KEEPALIVE_SECONDS = 10.0
-DONE = b"data: [DONE]\n\n"
 _T = TypeVar("_T")
 
 
@@ -61,9 +60,21 @@ def event(data: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-def _told(error: ApiError, scope: Scope) -> bytes:
-    note(error, scope)
-    return event(error_body(error.status, str(error), error.param, error.code))
+def named_event(data: dict[str, Any]) -> bytes:
+    """An event that bears its type as its name too."""
+    return b"event: %s\n%s" % (data["type"].encode(), event(data))
+
+
+class Wire(NamedTuple):
+    """How an API spells a stream: an event, what it sends when there is none for a while, and its end."""
+
+    event: Callable[[dict[str, Any]], bytes]
+    keepalive: bytes
+    end: bytes
+
+
+OPENAI = Wire(event, b": keepalive\n\n", b"data: [DONE]\n\n")
+ANTHROPIC = Wire(named_event, named_event({"type": "ping"}), b"")
 
 
 def _stopping() -> ApiError:
@@ -74,7 +85,7 @@ def _stopping() -> ApiError:
 
 
 class EventStream(Response):
-    """Sends the events of `events`, a comment whenever there was none for a while, and [DONE].
+    """Sends the events of `events` as `wire` spells them.
 
     `close` is called when the last event is out or the client leaves, at once. An exception of the
     generator becomes an error event: the status line has been sent long ago.
@@ -82,18 +93,22 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[dict[str, Any], None], close: Callable[[], None]) -> None:
+    def __init__(
+        self, events: AsyncGenerator[dict[str, Any], None], close: Callable[[], None], wire: Wire = OPENAI
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._close = close
+        self._wire = wire
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.ensure_future(self._send(scope, send))
         try:
             await _first(task, receive)
         except asyncio.CancelledError:
-            await send({"type": "http.response.body", "body": _told(_stopping(), scope) + DONE})
+            told = self._wire.event(shape(_stopping(), scope))
+            await send({"type": "http.response.body", "body": told + self._wire.end})
             return
         finally:
             self._close()
@@ -110,18 +125,18 @@ class EventStream(Response):
             while True:
                 coming = asyncio.ensure_future(anext(self._events))
                 while not (await asyncio.wait({coming}, timeout=KEEPALIVE_SECONDS))[0]:
-                    await body(b": keepalive\n\n")
-                await body(event(coming.result()))
+                    await body(self._wire.keepalive)
+                await body(self._wire.event(coming.result()))
         except StopAsyncIteration:
             pass
         except Exception as error:
             told = describe(error)
             if told.code == "internal":
                 log.exception("a stream failed")
-            await body(_told(told, scope))
+            await body(self._wire.event(shape(told, scope)))
         finally:
             if coming is not None and not coming.done():
                 coming.cancel()
                 await asyncio.wait({coming})
             await self._events.aclose()
-        await body(DONE, more=False)
+        await body(self._wire.end, more=False)

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from tests.server.scripted import ScriptedEngine, live, says
+from tests.server.scripted import END, ScriptedEngine, live, says
 
 TEXT = "Hello, wörld! 🦙 bye"
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -194,7 +194,27 @@ def test_models(client: httpx.Client) -> None:
     listed = client.get("/v1/models").json()["data"]
     assert [(m["id"], m["max_model_len"]) for m in listed] == [("nano", 256)]
     assert client.get("/v1/models/nano").json() == listed[0]
+    assert listed[0]["capabilities"]["chat"] is True and listed[0]["capabilities"]["vision"] is False
     assert client.get("/v1/models/other").status_code == 404
+
+
+def test_tokens_of_a_text_and_back(client: httpx.Client) -> None:
+    text = "wörld <|im_end|>"
+    told = client.post("/tokenize", json={"prompt": text}).json()
+    assert told["tokens"] == [*"wörld ".encode(), END] and told["count"] == 8 and told["max_model_len"] == 256
+    assert client.post("/detokenize", json={"tokens": told["tokens"]}).json() == {"prompt": text}
+    assert client.post("/detokenize", json={"tokens": []}).json() == {"prompt": ""}
+    assert client.post("/tokenize", json={"prompt": ""}).json()["tokens"] == []
+    for path, body, param in (
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "robot"}]}, "messages[0].role"),
+        ("/detokenize", {"tokens": [5, 258]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": "x"}, "tokens"),
+    ):
+        answer = client.post(path, json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    assert client.post("/tokenize", json={"prompt": "x", "model": "other"}).status_code == 404
 
 
 def test_two_requests_are_not_mixed() -> None:

@@ -6,17 +6,14 @@ The real engine, scripted, with drafts: 1, 4 and 9 tokens a step, tokenizer and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from nextfit.server.service import Service
-from tests.server.scripted import running
 from tests.server.test_refusals import tool
-from tests.support.scripted_server import bundled, load
+from tests.support.scripted_server import bundled
 
 WRITE = (
     '<tool_call>\n<function=write_file>\n<parameter=path>\na}b"c\\d.txt\n</parameter>\n<parameter=n>\n3\n'
@@ -44,10 +41,9 @@ TOOLS: Any = [
 ]
 
 
-@pytest.fixture(scope="module", params=[1, 4, 9])
-def client(request: pytest.FixtureRequest) -> Iterator[openai.OpenAI]:
-    with running(Service(load(ANSWERS, tokens_per_step=request.param, context=4096))) as url:
-        yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
+@pytest.fixture
+def client(conversing: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{conversing}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def ask(client: openai.OpenAI, text: str, **fields: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -41,6 +42,7 @@ ASK = tool("assist", {"type": "object", "properties": {"query": {"type": "string
 SUM = tool("sum", {"type": "object", "properties": {"n": {"enum": [3, 7]}}, "required": ["n"]})
 TOOLS: Any = [ASK, tool("now", {"type": "object", "properties": {}})]
 OFF = {"extra_body": {"enable_thinking": False}}
+GREEDY = {"temperature": 0}
 BOAT: Any = {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}}
 BOAT = {**BOAT, "required": ["name", "size"], "additionalProperties": False}
 
@@ -68,6 +70,35 @@ def test_a17_b33_tool_choice(client: openai.OpenAI, key: str, fields: Any, reaso
         assert (answer["reasoning"], answer["content"], answer["reason"]) == (reasoning, None, "tool_calls")
         assert answer["calls"] == [("assist", '{"query":"ships"}')]
     assert ask(client, key, tools=TOOLS, tool_choice=named("now"), **fields)["calls"] == [("now", "{}")]
+
+
+def test_a17_of_anthropic(client: openai.OpenAI) -> None:
+    sdk = anthropic.Anthropic(
+        base_url=str(client.base_url).removesuffix("/v1/"), api_key="none", max_retries=0
+    )
+    declared: Any = [
+        {"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in TOOLS
+    ]
+    body: Any = {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": "thought"}],
+        "max_tokens": 200,
+    }
+    choices: Any = ({"type": "any"}, {"type": "tool", "name": "assist"})
+    for choice in choices:
+        message = sdk.messages.create(**body, tools=declared, tool_choice=choice, extra_body=GREEDY)
+        with sdk.messages.stream(**body, tools=declared, tool_choice=choice, extra_body=GREEDY) as stream:
+            final = stream.get_final_message()
+        for found in (message, final):
+            content: Any = found.content
+            thought, call = content
+            assert (
+                thought.type == "thinking" and thought.thinking == "Hm." and found.stop_reason == "tool_use"
+            )
+            assert call.type == "tool_use" and (call.name, call.input) == ("assist", {"query": "ships"})
+    form = {"format": {"type": "json_schema", "schema": BOAT}}
+    content = sdk.messages.create(**body, extra_body={"output_config": form, **GREEDY}).content
+    assert json.loads(content[1].text) == json.loads(JSON)
 
 
 def test_an_unknown_tool(client: openai.OpenAI) -> None:

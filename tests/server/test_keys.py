@@ -81,7 +81,10 @@ async def test_every_route(app: FastAPI, method: str, headers: list[tuple[str, s
                 assert answer.status_code == 401, path
                 assert answer.headers["www-authenticate"] == "Bearer"
                 if method != "HEAD":
-                    assert answer.json()["error"]["code"] == "invalid_api_key"
+                    error = answer.json()["error"]
+                    anthropic = path.startswith("/v1/messages")
+                    kind = error["type"] if anthropic else error["code"]
+                    assert kind == ("authentication_error" if anthropic else "invalid_api_key")
 
 
 def test_keys_are_not_logged(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
