@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 import nextfit
-from nextfit.server import anthropic, chat, completions, errors, status, tokens
+from nextfit.server import anthropic, chat, completions, errors, responses, status, tokens
 from nextfit.server.errors import ApiError
 from nextfit.server.guard import LimitBody, RequireKey
 from nextfit.server.observe import Observe
@@ -59,6 +59,7 @@ def create_app(service: Service, keys: Sequence[str] = (), body_limit: int = BOD
     app.include_router(chat.router(service))
     app.include_router(anthropic.router(service))
     app.include_router(completions.router(service))
+    app.include_router(responses.router(service))
     app.include_router(tokens.router(service))
     return app
 

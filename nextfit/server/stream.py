@@ -65,16 +65,23 @@ def named_event(data: dict[str, Any]) -> bytes:
     return b"event: %s\n%s" % (data["type"].encode(), event(data))
 
 
+def _flat(body: dict[str, Any]) -> bytes:
+    """An error in a stream of responses."""
+    return named_event({**body["error"], "type": "error"})
+
+
 class Wire(NamedTuple):
-    """How an API spells a stream: an event, what it sends when there is none for a while, and its end."""
+    """How an API spells a stream: an event, an error, what it sends when there is none for a while, and its end."""
 
     event: Callable[[dict[str, Any]], bytes]
+    error: Callable[[dict[str, Any]], bytes]
     keepalive: bytes
     end: bytes
 
 
-OPENAI = Wire(event, b": keepalive\n\n", b"data: [DONE]\n\n")
-ANTHROPIC = Wire(named_event, named_event({"type": "ping"}), b"")
+OPENAI = Wire(event, event, b": keepalive\n\n", b"data: [DONE]\n\n")
+RESPONSES = Wire(named_event, _flat, b": keepalive\n\n", b"")
+ANTHROPIC = Wire(named_event, named_event, named_event({"type": "ping"}), b"")
 
 
 def _stopping() -> ApiError:
@@ -107,7 +114,7 @@ class EventStream(Response):
         try:
             await _first(task, receive)
         except asyncio.CancelledError:
-            told = self._wire.event(shape(_stopping(), scope))
+            told = self._wire.error(shape(_stopping(), scope))
             await send({"type": "http.response.body", "body": told + self._wire.end})
             return
         finally:
@@ -133,7 +140,7 @@ class EventStream(Response):
             told = describe(error)
             if told.code == "internal":
                 log.exception("a stream failed")
-            await body(self._wire.event(shape(told, scope)))
+            await body(self._wire.error(shape(told, scope)))
         finally:
             if coming is not None and not coming.done():
                 coming.cancel()
