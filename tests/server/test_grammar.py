@@ -220,3 +220,21 @@ def test_a19_hostile_forms(client: openai.OpenAI) -> None:
         thread.join()
     assert len(whole) > 3 and set(whole) == {"hi"}
     assert ask(client, "plain", response_format=schema(BOAT), **OFF)["content"] == JSON
+
+
+def test_a17_of_responses(client: openai.OpenAI) -> None:
+    declared: Any = [{"type": "function", **t["function"]} for t in TOOLS]
+    choices: Any = ("required", {"type": "function", "name": "assist"})
+    for choice in choices:
+        answer = client.responses.create(
+            model="scripted", input="thought", temperature=0, tools=declared, tool_choice=choice
+        )
+        call: Any = answer.output[-1]
+        assert (call.type, call.name, json.loads(call.arguments)) == (
+            "function_call",
+            "assist",
+            {"query": "ships"},
+        )
+    form: Any = {"format": {"type": "json_schema", "name": "boat", "schema": BOAT, "strict": True}}
+    answer = client.responses.create(model="scripted", input="thought", temperature=0, text=form)
+    assert json.loads(answer.output_text) == json.loads(JSON)
