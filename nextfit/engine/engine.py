@@ -216,5 +216,7 @@ def _drafts(rows: list[Rows]) -> int:
 
 
 def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
-    error = "the grammar allows no token that could come next" if s.finish == "error" else None
+    error = (
+        "the grammar allows no next token, or takes too long to say which" if s.finish == "error" else None
+    )
     return Output(s.request.id, tokens, s.finish, s.stop_token, error, s.stats())

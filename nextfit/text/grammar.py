@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections import OrderedDict
 from collections.abc import Collection
@@ -30,6 +31,10 @@ SECONDS = 10  # that a grammar may take to compile, if nothing else is said
 MEMORY = 4 << 30  # bytes of address space of the process that compiles
 LARGEST = 64 << 20  # bytes of a compiled grammar, as text
 KEPT = 64  # grammars, compiled or refused
+PATIENCE, PER_TOKEN = (
+    1.0,
+    0.01,
+)  # seconds that following one answer may cost, and those won back with each token
 
 
 @cache
@@ -45,23 +50,37 @@ def load_core() -> Any:
 
 
 class Matcher:
-    """How far one answer has come in its grammar."""
+    """How far one answer has come in its grammar.
+
+    Some grammars take longer with every token, for whoever shares the step; such an answer is given up.
+    """
 
     def __init__(self, compiled: Any, ends: Collection[int], vocabulary: int) -> None:
         self._matcher = load_core().GrammarMatcher(compiled, sorted(ends), False, -1, None)
         self._bits = np.zeros((1, -(-vocabulary // 32)), dtype=np.int32)
         self._vocabulary = vocabulary
+        self._left = PATIENCE  # seconds
 
     def mask(self) -> NDArray[np.bool_] | None:
         """Which tokens may come next, [vocabulary]; None: all. End tokens may where the answer is complete."""
-        if not self._matcher.fill_next_token_bitmask(self._bits, 0, False):
+        if self._left < 0:
+            return None  # no token will be accepted
+        start = time.thread_time()
+        some = self._matcher.fill_next_token_bitmask(self._bits, 0, False)
+        self._left -= time.thread_time() - start
+        if not some:
             return None
         bits = np.unpackbits(self._bits.view(np.uint8)[0], bitorder="little")
         return bits[: self._vocabulary].view(np.bool_)
 
     def accept(self, token: int) -> bool:
-        """Go on by one token; False, and nothing has changed, if it may not come next."""
-        return bool(self._matcher.accept_token(token, False))
+        """Go on by one token; False, and nothing has changed, if it may not come next or time is up."""
+        if self._left < 0:
+            return False
+        start = time.thread_time()
+        accepted = self._matcher.accept_token(token, False)
+        self._left = min(PATIENCE, self._left + PER_TOKEN) - (time.thread_time() - start)
+        return bool(accepted)
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` accepted tokens."""

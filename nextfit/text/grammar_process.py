@@ -23,7 +23,7 @@ _LEAVES = ("json_schema", "regex", "grammar")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`arguments`: the seconds that a grammar may take."""
+    """`arguments`: the seconds of computing that a grammar may take."""
     sys.modules["torch"] = None  # type: ignore[assignment]  # the library would import it, and works without
     from nextfit.text.grammar import LARGEST, MEMORY, load_core
 
@@ -31,9 +31,9 @@ def main(arguments: Sequence[str]) -> None:
     core = load_core()
     compiler = _Compiler(core, core.TokenizerInfo.deserialize_json(sys.stdin.readline()), LARGEST)
     for line in sys.stdin:
-        signal.alarm(int(arguments[0]))  # ends the process
+        signal.setitimer(signal.ITIMER_PROF, float(arguments[0]))  # whose signal ends the process
         print(json.dumps(compiler.answer(json.loads(line))), flush=True)
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class _Compiler:

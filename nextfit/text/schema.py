@@ -152,6 +152,6 @@ def _quoted(schema: dict[str, Any], name: bool) -> dict[str, Any]:
         return schema
     if not isinstance(low, int) or not isinstance(high, int | str) or (high != "" and int(high) < low):
         return schema  # the compiler refuses it
-    one = r'([ !#-\[\]-\ud7ff\ue000-\U0010ffff]|\\["\\/bfnrt])'
+    one = '([ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]|\\\\["\\\\/bfnrt])'  # no surrogates
     kept = {key: value for key, value in schema.items() if key not in ("minLength", "maxLength")}
     return {**kept, "pattern": f"{one}{{{low},{high}}}"}

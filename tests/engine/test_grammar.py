@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Output, Request
 from nextfit.errors import RequestError
-from nextfit.text import formats
+from nextfit.text import formats, grammar
 from nextfit.text.formats import Format
 from nextfit.text.grammar import Grammars
 from nextfit.text.schema import checked
@@ -184,8 +184,21 @@ def test_a_grammar_that_ends_nowhere(grammars: Grammars) -> None:
     add(e, grammars, FORMAT, "c")
     found = finish(e)
     assert found["a"][1].finish_reason == "length"
-    assert found["b"][1].finish_reason == "error" and "allows no token" in (found["b"][1].error or "")
+    assert found["b"][1].finish_reason == "error" and "allows no next token" in (found["b"][1].error or "")
     kept(found["c"][0])
+
+
+def test_a_grammar_that_gets_slower(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ambiguous ones cost more with every token; the answer is given up before its neighbours wait for long."""
+    monkeypatch.setattr(grammar, "PATIENCE", 0.1)
+    monkeypatch.setattr(grammar, "PER_TOKEN", 0.0)
+    for depth in (0, 4):
+        e = engine(TOKENIZER.encode("a") * 600, depth)
+        add(e, grammars, formats.ebnf('root ::= root root | "a"'))
+        e.add(Request("b", PROMPT, SamplingParams(temperature=0)))
+        found = finish(e)
+        assert found["a"][1].finish_reason == "error" and "too long" in (found["a"][1].error or "")
+        assert 10 < len(found["a"][0]) < 590 and len(found["b"][0]) == 600
 
 
 def test_random_schemas(grammars: Grammars) -> None:

@@ -72,6 +72,20 @@ def test_what_is_held(schema: dict[str, Any], grammars: Grammars) -> None:
         Draft202012Validator(schema).validate(json.loads(text))
 
 
+def test_strings_of_a_length(grammars: Grammars) -> None:
+    """Every character and the short escapes; not what JSON has to escape, nor halves of pairs."""
+    form = formats.json_schema(checked({"type": "string", "minLength": 1, "maxLength": 6}, "s"), "s")
+    bytes_of = {TOKENIZER.token_bytes(id): id for id in range(TOKENIZER.vocab_size)}
+    for text, held in {
+        '"aé"': True, '"🦙🦙한국"': True, '"a\\n\\"b"': True, '"[]^-"': True, '"\U0010ffff\ue000"': True,
+        '""': False, '"1234567"': False, '"a\nb"': False, '"a\tb"': False, '"a"b"': False,
+    }.items():  # fmt: skip
+        matcher = grammars.get(form.source).result().matcher([END])
+        assert all(map(matcher.accept, [*TOKENIZER.encode(text), END])) == held, text
+    matcher = grammars.get(form.source).result().matcher([END])
+    assert [matcher.accept(bytes_of[b]) for b in (b'"', b"\xed", b"\xa0")] == [True, True, False]
+
+
 NOT_HELD: list[tuple[dict[str, Any], str]] = [
     ({"not": {}}, "'not'"),
     ({"type": "array", "items": {"contains": {}}}, r"s\.items: 'contains'"),
