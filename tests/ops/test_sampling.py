@@ -90,6 +90,21 @@ def test_filters(seed: int) -> None:
         assert token == max(left, key=lambda i: row[i] / settings["temperature"] + noise[i])
 
 
+@pytest.mark.parametrize("widths", [(0.1,), (3.0,), (0.1, 3.0)], ids=("flat", "peaked", "both"))
+@pytest.mark.parametrize("min_p", [0.0, 0.05])
+def test_a_large_vocabulary(widths: tuple[float, ...], min_p: float) -> None:
+    """More tokens than are sorted, or get their noise, at once; rows alike, and each kind beside the other."""
+    n, settings = 2500, dict(temperature=0.9, top_k=0, top_p=0.9, min_p=min_p)
+    g = torch.Generator().manual_seed(5)
+    rows = [(torch.randn(n, generator=g) * w).round(decimals=1) for w in widths for _ in range(20)]
+    logits, positions = torch.stack(rows).double(), torch.arange(len(rows))
+    got = choose(logits, positions, seed=6, choice=0, **settings)  # type: ignore[arg-type]
+    noise = gumbel(6, 0, positions[:, None], torch.arange(n)).tolist()
+    for row, extra, token in zip(logits.tolist(), noise, got.tolist(), strict=True):
+        left = naive_filter(row, **settings)  # type: ignore[arg-type]
+        assert token == max(left, key=lambda i: row[i] / settings["temperature"] + extra[i])
+
+
 def test_equal_logits_at_the_cut_keep_the_lower_id() -> None:
     logits = torch.tensor([[1.0, 2.0, 2.0, 2.0, 1.0]]).double().expand(200, -1)
     seen = set(choose(logits, torch.arange(200), **{**OFF, "top_k": 2}).tolist())

@@ -6,7 +6,7 @@ from torch import Tensor
 from nextfit.ops.sampling.noise import gumbel
 from nextfit.ops.select import top_k_ascending
 
-_TILE = 1024  # candidates of each row whose noise is made at once
+_MANY = 1024  # candidates of each row that are sorted, or get their noise, at once
 
 
 def penalise(
@@ -50,15 +50,25 @@ def choose(
         ids = torch.arange(n, device=logits.device).expand(len(logits), n)
     scores = logits.gather(1, ids) / temperature
     if top_p < 1:
-        p, order = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
-        drop = (p.cumsum(-1) - p) >= top_p
-        scores = scores.masked_fill(torch.zeros_like(drop).scatter(1, order, drop), -torch.inf)
-    if min_p > 0:
         p = scores.softmax(-1)
-        scores = scores.masked_fill(p < min_p * p.amax(-1, keepdim=True), -torch.inf)
-    for score, token in zip(scores.split(_TILE, dim=1), ids.split(_TILE, dim=1), strict=True):
+        if p.shape[1] > _MANY:
+            likely = top_k_ascending(p, _MANY)
+            if _needless(p.gather(1, likely), top_p).any(-1).all():  # and so are all less likely ones
+                ids, scores, p = ids.gather(1, likely), scores.gather(1, likely), p.gather(1, likely)
+        scores = scores.masked_fill(_needless(p, top_p), -torch.inf)
+    if min_p > 0:
+        ratio = (scores - scores.amax(-1, keepdim=True)).exp()
+        scores = scores.masked_fill(ratio < min_p, -torch.inf)
+    for score, token in zip(scores.split(_MANY, dim=1), ids.split(_MANY, dim=1), strict=True):
         score += gumbel(seed, choice, positions[:, None], token).to(score.dtype)
     return ids.gather(1, scores.argmax(-1, keepdim=True))[:, 0]
+
+
+def _needless(p: Tensor, top_p: float) -> Tensor:
+    """Which of p [rows, n], probabilities, are less likely than some that have `top_p` between them, bool."""
+    p, order = p.sort(dim=-1, descending=True, stable=True)
+    drop = (p.cumsum(-1) - p) >= top_p
+    return torch.zeros_like(drop).scatter(1, order, drop)
 
 
 def top_logprobs(logits: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
