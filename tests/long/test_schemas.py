@@ -24,12 +24,12 @@ from tests.support.scripted_server import build, load_here
 SCHEMAS = [random_schema(seed) for seed in range(200)]
 
 
-def answers(llm: LLM, temperature: float) -> tuple[list[list[int]], int]:
+def answers(llm: LLM, schemas: list[dict[str, Any]], temperature: float) -> tuple[list[list[int]], int]:
     """Token ids of an answer to each schema, and the drafts that were accepted."""
-    found: list[list[int]] = [[] for _ in SCHEMAS]
-    reasons = [""] * len(SCHEMAS)
+    found: list[list[int]] = [[] for _ in schemas]
+    reasons = [""] * len(schemas)
     before = llm.engine.totals().accepted
-    for i, one in enumerate(SCHEMAS):
+    for i, one in enumerate(schemas):
         source = formats.json_schema(checked(one, "s"), "s").source
         params = SamplingParams(temperature=temperature, seed=i, grammar=source)
         llm.engine.add(Request(str(i), [i + 1, 7, 9], params), llm.grammars.get(source).result())
@@ -45,10 +45,10 @@ def answers(llm: LLM, temperature: float) -> tuple[list[list[int]], int]:
 def test_the_bundled_model() -> None:
     """Random weights and drafts of their own head, eight at a time."""
     models = [LLM(dtype="float64", context=1024, draft=draft, adaptive_draft=False) for draft in (0, 4)]
-    for temperature in (0.0, 1.0):
-        (plain, _), (drafted, accepted) = [answers(llm, temperature) for llm in models]
+    for temperature, schemas in ((0.0, SCHEMAS[:40]), (1.0, SCHEMAS)):
+        (plain, _), (drafted, accepted) = [answers(llm, schemas, temperature) for llm in models]
         assert plain == drafted and accepted > 0
-        for one, tokens in zip(SCHEMAS, plain, strict=True):
+        for one, tokens in zip(schemas, plain, strict=True):
             Draft202012Validator(one).validate(json.loads(models[0].tokenizer.decode(tokens)))
     for llm in models:
         llm.grammars.close()

@@ -17,6 +17,7 @@ import pytest
 
 from nextfit.server.service import Service
 from nextfit.text.grammar import Grammars
+from tests.server import test_anthropic, test_responses
 from tests.server.scripted import running
 from tests.server.test_conversation import ask
 from tests.server.test_refusals import named, schema, tool
@@ -99,6 +100,53 @@ def test_a17_of_anthropic(client: openai.OpenAI) -> None:
     form = {"format": {"type": "json_schema", "schema": BOAT}}
     content = sdk.messages.create(**body, extra_body={"output_config": form, **GREEDY}).content
     assert json.loads(content[1].text) == json.loads(JSON)
+
+
+def test_a17_b33_on_anthropics_api(client: openai.OpenAI) -> None:
+    sdk = anthropic.Anthropic(
+        base_url=str(client.base_url).removesuffix("/v1/"), api_key="none", max_retries=0
+    )
+    tools = [{"name": t["function"]["name"], "input_schema": t["function"]["parameters"]} for t in TOOLS]
+    query, greedy = test_anthropic.used("assist", query="ships"), {"temperature": 0}
+    for key, thinking, before in (
+        ("plain", {"type": "disabled"}, []),
+        ("thought", {"type": "enabled", "budget_tokens": 1024}, [test_anthropic.thought("Hm.")]),
+    ):
+        fields: Any = {"thinking": thinking, "max_tokens": 2000}
+        for choice, call in (
+            ({"type": "any"}, query),
+            ({"type": "tool", "name": "assist"}, query),
+            ({"type": "tool", "name": "now"}, test_anthropic.used("now")),
+        ):
+            answer = test_anthropic.ask(
+                sdk, key, tools=tools, tool_choice=choice, extra_body=greedy, **fields
+            )
+            assert (answer["blocks"], answer["reason"]) == ([*before, call], "tool_use")
+        output = {"format": {"type": "json_schema", "schema": BOAT}}
+        answer = test_anthropic.ask(sdk, key, extra_body={**greedy, "output_config": output}, **fields)
+        assert answer["blocks"] == [*before, test_anthropic.said(JSON)]
+    one: Any = {"type": "any", "disable_parallel_tool_use": True}
+    answer = test_anthropic.ask(
+        sdk, "twice", tools=tools, tool_choice=one, extra_body=greedy, thinking={"type": "disabled"}
+    )
+    assert answer["blocks"] == [query]
+
+
+def test_a17_b33_on_the_responses_api(client: openai.OpenAI) -> None:
+    tools = [{"type": "function", **t["function"]} for t in TOOLS]
+    query, thought = ("call", "assist", '{"query":"ships"}'), ("thought", "Hm.")
+    for key, effort, before in (("plain", "none", []), ("thought", "high", [thought])):
+        fields: Any = {"reasoning": {"effort": effort}, "temperature": 0}
+        for choice, call in (
+            ("required", query),
+            ({"type": "function", "name": "assist"}, query),
+            ({"type": "function", "name": "now"}, ("call", "now", "{}")),
+        ):
+            answer = test_responses.ask(client, key, tools=tools, tool_choice=choice, **fields)
+            assert (answer["items"], answer["status"]) == ([*before, call], "completed")
+        text = {"format": {"type": "json_schema", "name": "boat", "schema": BOAT}}
+        answer = test_responses.ask(client, key, text=text, **fields)
+        assert answer["items"] == [*before, ("text", JSON)]
 
 
 def test_an_unknown_tool(client: openai.OpenAI) -> None:
