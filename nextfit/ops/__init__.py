@@ -1,4 +1,4 @@
 """Operators: one folder each. `reference.py` is the definition, in plain PyTorch, and runs on any device.
 
-The words of sampling noise alone are numpy's.
+Sampling noise alone is made by numpy.
 """

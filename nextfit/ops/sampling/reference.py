@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from nextfit.ops.sampling.noise import gumbel
 from nextfit.ops.select import top_k_ascending
 
+# torch's softmax, exp and log hand even the smallest tensors to all threads and wait for them; exp2 does not.
+_LOG2E = math.log2(math.e)
 _MANY = 1024  # candidates of each row that are sorted, or get their noise, at once
 
 
@@ -49,25 +53,25 @@ def choose(
     else:
         ids = torch.arange(n, device=logits.device).expand(len(logits), n)
     scores = logits.gather(1, ids) / temperature
+    ratio = ((scores - scores.amax(-1, keepdim=True)) * _LOG2E).exp2()  # to the likeliest
     if top_p < 1:
-        p = scores.softmax(-1)
-        if p.shape[1] > _MANY:
-            likely = top_k_ascending(p, _MANY)
-            if _needless(p.gather(1, likely), top_p).any(-1).all():  # and so are all less likely ones
-                ids, scores, p = ids.gather(1, likely), scores.gather(1, likely), p.gather(1, likely)
-        scores = scores.masked_fill(_needless(p, top_p), -torch.inf)
+        mass = top_p * ratio.cumsum(-1)[:, -1:]
+        if ratio.shape[1] > _MANY:
+            likely = top_k_ascending(ratio, _MANY)
+            if _needless(ratio.gather(1, likely), mass).any(-1).all():  # and so are all less likely ones
+                ids, scores, ratio = ids.gather(1, likely), scores.gather(1, likely), ratio.gather(1, likely)
+        scores = scores.masked_fill(_needless(ratio, mass), -torch.inf)
     if min_p > 0:
-        ratio = (scores - scores.amax(-1, keepdim=True)).exp()
         scores = scores.masked_fill(ratio < min_p, -torch.inf)
     for score, token in zip(scores.split(_MANY, dim=1), ids.split(_MANY, dim=1), strict=True):
         score += gumbel(seed, choice, positions[:, None], token).to(score.dtype)
     return ids.gather(1, scores.argmax(-1, keepdim=True))[:, 0]
 
 
-def _needless(p: Tensor, top_p: float) -> Tensor:
-    """Which of p [rows, n], probabilities, are less likely than some that have `top_p` between them, bool."""
-    p, order = p.sort(dim=-1, descending=True, stable=True)
-    drop = (p.cumsum(-1) - p) >= top_p
+def _needless(weights: Tensor, mass: Tensor) -> Tensor:
+    """Which of weights [rows, n] are behind larger ones that have mass [rows, 1] between them, bool."""
+    weights, order = weights.sort(dim=-1, descending=True, stable=True)
+    drop = (weights.cumsum(-1) - weights) >= mass
     return torch.zeros_like(drop).scatter(1, order, drop)
 
 
