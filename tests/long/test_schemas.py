@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from jsonschema import Draft202012Validator
@@ -41,7 +42,7 @@ def answers(llm: LLM, schemas: list[dict[str, Any]], temperature: float) -> tupl
     return found, llm.engine.totals().accepted - before
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_bundled_model() -> None:
     """Random weights and drafts of their own head, eight at a time."""
     models = [LLM(dtype="float64", context=1024, draft=draft, adaptive_draft=False) for draft in (0, 4)]
@@ -54,7 +55,7 @@ def test_the_bundled_model() -> None:
         llm.grammars.close()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_over_http() -> None:
     """Whole and streamed, behind a thought or not, seeds drawn at random from what is allowed."""
     found: list[list[str]] = []
@@ -71,3 +72,34 @@ def test_over_http() -> None:
                 Draft202012Validator(one).validate(json.loads(answer["content"]))
                 found[-1].append(answer["content"])
     assert found[0] == found[1]
+
+
+@pytest.mark.timeout(1800)
+def test_over_the_other_apis() -> None:
+    """The same, each answer another one: neither API knows seeds."""
+    built = build({"say": ["Hm.</think>"]}, tokens_per_step=5, context=4096)
+    with running(Service(load_here(built))) as url:
+        responses = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60).responses
+        messages = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60).messages
+        for i, one in enumerate(SCHEMAS):
+            text = {"format": {"type": "json_schema", "name": "s", "schema": one}}
+            fields: Any = {"model": "scripted", "input": "say", "text": text, "temperature": 1}
+            if i % 2:
+                said = responses.create(**fields).output_text
+            else:
+                *_, last = responses.create(**fields, stream=True)
+                said = last.response.output_text
+            Draft202012Validator(one).validate(json.loads(said))
+            body = {"output_config": {"format": {"type": "json_schema", "schema": one}}, "temperature": 1}
+            fields = {
+                "model": "scripted",
+                "messages": [{"role": "user", "content": "say"}],
+                "max_tokens": 3000,
+            }
+            if i % 2:
+                message = messages.create(**fields, extra_body=body)
+            else:
+                with messages.stream(**fields, extra_body=body) as stream:
+                    message = stream.get_final_message()
+            assert message.stop_reason == "end_turn" and message.content[-1].type == "text"
+            Draft202012Validator(one).validate(json.loads(message.content[-1].text))
