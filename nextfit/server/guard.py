@@ -1,12 +1,16 @@
 """What stands before every route: API keys and the limit on a body's size.
 
+A browser that is refused the console asks for a name and a password: any name, and a key.
+
 Both are ASGI layers around the whole application, so a route that is added later cannot be forgotten.
 """
 
 from __future__ import annotations
 
 import hmac
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -41,7 +45,7 @@ def read_keys(given: Sequence[str], file: Path | None) -> tuple[str, ...]:
 
 
 def _offered(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """Every key that a request carries, as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
+    """Every key that a request carries: `Authorization: Bearer KEY`, `x-api-key: KEY`, or a browser's password."""
     found = []
     for name, value in headers:
         if name == b"x-api-key":
@@ -50,6 +54,9 @@ def _offered(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
             scheme, _, key = value.partition(b" ")
             if scheme.lower() == b"bearer":
                 found.append(key.strip())
+            elif scheme.lower() == b"basic":
+                with suppress(ValueError):
+                    found.append(b64decode(key, validate=True).partition(b":")[2])
     return found
 
 
@@ -70,7 +77,12 @@ class RequireKey:
         if scope["type"] == "http" and not self._allowed(scope):
             message = "an API key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`"
             refusal = response(ApiError(401, message, code="invalid_api_key"), scope)
-            refusal.headers["WWW-Authenticate"] = "Bearer"
+            asks = (
+                'Basic realm="NextFit: any name, and the API key as password"'
+                if scope["path"] == "/"
+                else "Bearer"
+            )
+            refusal.headers["WWW-Authenticate"] = asks
             await refusal(scope, receive, send)
             return
         await self.app(scope, receive, send)

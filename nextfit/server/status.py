@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 
 import nextfit
 from nextfit.server.errors import error_body
 from nextfit.server.service import Served, Service
+
+CONSOLE = Path(__file__).with_name("console.html")
+POLICY = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def router(service: Service) -> APIRouter:
@@ -24,6 +28,11 @@ def router(service: Service) -> APIRouter:
         if reason is None:
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "unavailable", **error_body(503, reason, code="not_ready")}, 503)
+
+    @routes.get("/", include_in_schema=False)
+    async def console() -> Response:
+        """One page without anything from elsewhere: a chat, and what the server is doing."""
+        return FileResponse(CONSOLE, headers={"Content-Security-Policy": POLICY})
 
     @routes.get("/metrics")
     async def metrics() -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from pathlib import Path
 
 import httpx
@@ -66,6 +67,9 @@ def test_the_walk_sees_the_routes(app: FastAPI) -> None:
         ([("Authorization", "Bearer right-two")], True),
         ([("Authorization", "bearer right key one")], True),
         ([("x-api-key", "right-two")], True),
+        ([("Authorization", f"Basic {b64encode(b'me:right-two').decode()}")], True),
+        ([("Authorization", f"Basic {b64encode(b'right-two:me').decode()}")], False),
+        ([("Authorization", f"Basic {b64encode(b'right-two').decode()}")], False),
         ([("x-api-key", "wrong"), ("Authorization", "Bearer right-two")], True),
         ([("x-api-key", "right key one"), ("Authorization", "Bearer wrong")], True),
     ],
@@ -79,7 +83,8 @@ async def test_every_route(app: FastAPI, method: str, headers: list[tuple[str, s
                 assert answer.status_code != 401, path
             else:
                 assert answer.status_code == 401, path
-                assert answer.headers["www-authenticate"] == "Bearer"
+                asked = "Basic" if answer.request.url.path == "/" else "Bearer"
+                assert answer.headers["www-authenticate"].split()[0] == asked
                 if method != "HEAD":
                     error = answer.json()["error"]
                     anthropic = path.startswith("/v1/messages")
