@@ -15,7 +15,12 @@ serve: .venv/installed
 	@exec $(BIN)/nextfit serve $(ARGS)
 
 test: .venv/installed-test
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadfile
+else
 	$(BIN)/python -m pytest $(ARGS)
+endif
 	@$(BIN)/python tools/size_report.py
 
 test-long: .venv/installed-test

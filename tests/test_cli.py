@@ -19,6 +19,8 @@ from nextfit.cli import run
 from nextfit.errors import ConfigError
 from nextfit.models import default_path
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -20,6 +20,8 @@ from tests.checkpoint.test_gguf_header import array, entry, tensor, text
 from tests.support.gguf_writer import Value, gguf_metadata, gguf_tensors
 from tests.support.released import RELEASED, part_shapes
 
+pytestmark = pytest.mark.alone
+
 CONFIG = replace(RELEASED, value_heads_tiled=True, split_ngram_parts=1)
 # spec section 3.1
 MULTIPLIERS = (23703573157769, 20109073645365, 8052911324071)

@@ -21,6 +21,8 @@ from tests.support.damage import Case, model
 from tests.support.random_model import random_parts, small_config
 from tests.support.released import write_released
 
+pytestmark = pytest.mark.alone
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 

@@ -15,6 +15,8 @@ from nextfit.memory.plan import Limits, plan
 from nextfit.memory.report import rows, segments
 from tests.memory.released import RELEASED, released, write_config
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 GiB = 1 << 30
 ARGS = ["--weights", "nvfp4/q8_0/bf16", "--gpu", "4x16GiB", "--host"]

@@ -14,6 +14,8 @@ from tests.server.process import scripted
 from tests.server.scripted import live, wait_for
 from tests.server.test_process import alive, complete, pids
 
+pytestmark = pytest.mark.alone
+
 REASON = "the engine stopped: no sign of life for 1 s (--engine-timeout)"
 
 

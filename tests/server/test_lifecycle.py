@@ -21,6 +21,8 @@ from nextfit.server.run import HttpConfig, serve
 from nextfit.server.service import Served, Service
 from tests.server.scripted import ScriptedEngine, live, load, says, unready, wait_for
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parent.parent.parent
 BODY = {"prompt": "a", "max_tokens": 300}
 

@@ -27,6 +27,8 @@ from nextfit.server.service import Service
 from tests.server.process import scripted
 from tests.server.scripted import live, load, running, unready, wait_for
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parent.parent.parent
 BODY = {"prompt": "a", "max_tokens": 200}
 

@@ -19,6 +19,8 @@ from nextfit.server.messages import Accepted
 from nextfit.server.worker import EngineDied, Event, Worker
 from tests.server.scripted import EngineThread, ScriptedEngine, built, says, wait_for
 
+pytestmark = pytest.mark.alone
+
 
 def request(name: str, prompt: str = "a") -> Request:
     return Request(name, list(prompt.encode()), SamplingParams())
