@@ -27,6 +27,7 @@ from nextfit.options import (
     Dtype,
     EngineTimeout,
     Host,
+    HostKvTokens,
     KvTokens,
     Log,
     LogLevel,
@@ -102,6 +103,7 @@ def serve(
     sequences: Sequences = 8,
     queue: Queue = 256,
     kv_tokens: KvTokens = None,
+    host_kv_tokens: HostKvTokens = 0,
     answer_reserve: AnswerReserve = 4096,
     dtype: Precision = Dtype.auto,
     device: Device = "cpu",
@@ -127,19 +129,10 @@ def serve(
     level = log_level.value
     logs.configure(level)
     keys = read_keys(api_key or (), api_key_file)
-    engine: dict[str, Any] = dict(
-        context=context,
-        draft=draft,
-        adaptive_draft=adaptive_draft,
-        draft_file=draft_file,
-        prefill_chunk=prefill_chunk,
-        decode_gap=decode_gap,
-        sequences=sequences,
-        kv_tokens=kv_tokens,
-        answer_reserve=answer_reserve,
-        snapshots=0 if no_prefix_cache else snapshots,
-        snapshot_every=snapshot_every,
-    )
+    engine: dict[str, Any] = dict(context=context, sequences=sequences, prefill_chunk=prefill_chunk)
+    engine |= dict(draft=draft, adaptive_draft=adaptive_draft, draft_file=draft_file, decode_gap=decode_gap)
+    engine |= dict(kv_tokens=kv_tokens, host_kv_tokens=host_kv_tokens, answer_reserve=answer_reserve)
+    engine |= dict(snapshots=0 if no_prefix_cache else snapshots, snapshot_every=snapshot_every)
     engine |= dict(cache_file=cache_file, dtype=dtype.value, device=device, paranoid=paranoid)
     names = tuple(served_model_name or ())
     load = loader(model, names, engine, queue=queue, restart=restart, timeout=engine_timeout, log_level=level)
@@ -226,6 +219,7 @@ def plan(
     prefill_chunk: Chunk = 2048,
     page_size: Annotated[int, typer.Option(min=1, help="Tokens of a page.")] = 16,
     kv_tokens: KvTokens = None,
+    host_kv_tokens: HostKvTokens = 0,
     kv: Annotated[str | None, typer.Option(help="Where keys and values lie: host or gpu.")] = None,
     kv_format: Annotated[str | None, typer.Option(help="Their format: bf16, q8_0, f8_e4m3 ...")] = None,
     host_experts: Annotated[
@@ -247,7 +241,8 @@ def plan(
     from nextfit.models import default_path
 
     settings = dict(context=context, sequences=sequences, draft=draft, prefill_chunk=prefill_chunk)
-    settings |= dict(page_size=page_size, kv_tokens=kv_tokens, host_experts=host_experts, snapshots=snapshots)
+    settings |= dict(page_size=page_size, kv_tokens=kv_tokens, host_kv_tokens=host_kv_tokens)
+    settings |= dict(host_experts=host_experts, snapshots=snapshots)
     texts = dict(kv=kv, kv_format=kv_format, dtype=dtype.value)
     code = report(model or default_path(), weights, gpu, host, reserve, {**settings, **texts}, json, formulas)
     raise typer.Exit(code)

@@ -60,11 +60,12 @@ class LLM:
     together (None: the model's limit), `sequences` the requests computed at once, `prefill_chunk` the prompt
     rows of one step, `decode_gap` those between two tokens of an answer. `draft` is the tokens drafted per round,
     fewer with `adaptive_draft` where that is faster, `draft_file` a GGUF file that holds the draft head where it
-    is apart. `kv_tokens` bounds what the pages of all requests and cached prefixes hold, `answer_reserve` is the
-    room for its answer that a request is begun with, `snapshots` the states that the prefix cache keeps (0: none
-    of it), one every `snapshot_every` tokens of a long prompt. From `cache_file` that cache begins with what
-    `save_cache` wrote there last. `dtype` "auto" computes in what the files say. `paranoid` is a slow debug mode in
-    which memory that nobody has written is NaN and every step is checked (AssertionError, IndexError).
+    is apart. `kv_tokens` bounds what the pages of all requests and cached prefixes hold, `host_kv_tokens` what host
+    memory keeps of prefixes that they have no room for. `answer_reserve` is the room for its answer that a request is
+    begun with, `snapshots` the states that the prefix cache keeps (0: none of it), one every `snapshot_every` tokens
+    of a long prompt. From `cache_file` that cache begins with what `save_cache` wrote there last. `dtype` "auto"
+    computes in what the files say. `paranoid` is a slow debug mode in which memory that nobody has written is NaN and
+    every step is checked (AssertionError, IndexError).
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LLM:
         sequences: int = 8,
         page_size: int = 16,
         kv_tokens: int | None = None,
+        host_kv_tokens: int = 0,
         answer_reserve: int = 4096,
         snapshots: int = 16,
         snapshot_every: int = 2048,
@@ -100,6 +102,7 @@ class LLM:
             adaptive_draft=adaptive_draft,
             page_size=page_size,
             kv_tokens=kv_tokens,
+            host_kv_tokens=host_kv_tokens,
             answer_reserve=answer_reserve,
             snapshots=snapshots,
             snapshot_every=snapshot_every,
@@ -224,6 +227,7 @@ def _check_limits(limits: EngineConfig, longest: int, ratio: int) -> None:
         ("answer_reserve", limits.answer_reserve, 1, None),
         ("draft", limits.draft, 0, MAX_DRAFT),
         ("kv_tokens", limits.kv_tokens, 1, None),
+        ("host_kv_tokens", limits.host_kv_tokens, 0, None),
         ("snapshots", limits.snapshots, 0, None),
         ("snapshot_every", limits.snapshot_every, 1, None),
     )
@@ -231,6 +235,10 @@ def _check_limits(limits: EngineConfig, longest: int, ratio: int) -> None:
         if value is not None and (value < low or (high is not None and value > high)):
             expected = f"at least {low}" if high is None else f"{low} to {high}"
             raise ConfigError(f"{name} is {value}; expected {expected} (--{name.replace('_', '-')})")
+    if limits.host_kv_tokens and not limits.snapshots:
+        raise ConfigError(
+            "host_kv_tokens keeps cached prefixes, and snapshots is 0 (--host-kv-tokens, --snapshots)"
+        )
     if limits.page_size < ratio or limits.page_size % ratio:
         raise ConfigError(f"page_size is {limits.page_size}; expected a multiple of the index block, {ratio}")
 

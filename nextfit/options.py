@@ -66,6 +66,14 @@ KvTokens = Annotated[
         "8,192 for each of --sequences if that is more.",
     ),
 ]
+HostKvTokens = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Tokens of cached prefixes that move to host memory when --kv-tokens is full, and back when they are "
+        "asked again. Where the pages are in host memory anyway, as on a CPU, more --kv-tokens does the same for less.",
+    ),
+]
 Precision = Annotated[Dtype, typer.Option(help="What the model computes in; auto: what its files say.")]
 Paranoid = Annotated[
     bool,

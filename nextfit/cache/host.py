@@ -19,20 +19,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class HostSize:
-    """How a byte budget is divided. Start-up allocates it whole, so places are numbered and of fixed size."""
+    """How much there is. Start-up allocates it whole, so places are numbered and of fixed size."""
 
     snapshots: int
     pages: int
-
-    @classmethod
-    def within(cls, budget: int, snapshot_bytes: int, page_bytes: int, pages_per_snapshot: int) -> HostSize:
-        """The most snapshots with `pages_per_snapshot` cold pages each; what remains becomes pages.
-
-        Without pages (0 per snapshot: there is no colder place than where pages already are) all is snapshots.
-        """
-        snapshots = budget // (snapshot_bytes + pages_per_snapshot * page_bytes)
-        left = budget - snapshots * snapshot_bytes
-        return cls(snapshots, left // page_bytes if pages_per_snapshot and snapshots else 0)
 
 
 class HostTier:

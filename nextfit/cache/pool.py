@@ -15,6 +15,10 @@ class Pool:
     def free(self) -> int:
         return len(self._free)
 
+    def unused(self) -> set[int]:
+        """The numbers that are free."""
+        return {*self._free}
+
     def take(self, count: int = 1) -> list[int]:
         """`count` numbers; the caller has checked that so many are free."""
         taken = [self._free.pop() for _ in range(count)]

@@ -20,6 +20,7 @@ class EngineConfig:
     adaptive_draft: bool = True  # fewer where fewer give more tokens a second
     page_size: int = 16  # tokens, a multiple of the model's index block
     snapshots: int = 16  # recurrent states kept for requests that begin alike; 0: no prefix cache
+    host_kv_tokens: int = 0  # tokens of cached prefixes that host memory holds when pages are full
     snapshot_every: int = 2048  # tokens between the snapshots of a long prompt, made whole pages
     answer_every: int = 64  # tokens after which the snapshot of an answer is renewed, made whole pages
     paranoid: bool = False  # debug mode: unwritten memory is NaN, everything is checked after every step
@@ -39,3 +40,7 @@ class EngineConfig:
         """Pages of the pool; one request of the full context always fits."""
         tokens = self.kv_tokens or max(self.context, self.sequences * min(self.context, 8192))
         return -(-(max(tokens, self.context) + self.sequences) // self.page_size) + self.sequences
+
+    def host_pages(self) -> int:
+        """Pages of the prefix cache's host tier."""
+        return -(-self.host_kv_tokens // self.page_size)

@@ -14,6 +14,7 @@ from nextfit.engine.batch import PageTables
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.depth import Acceptance, DraftDepth
 from nextfit.engine.guide import Grammar, make_guide
+from nextfit.engine.host_pages import HostPages
 from nextfit.engine.paranoid import Paranoid
 from nextfit.engine.request import Output, Request, Sampled, Stats
 from nextfit.engine.round import run_round
@@ -38,6 +39,7 @@ def plan_limits(config: EngineConfig, dtype: torch.dtype) -> Limits:
         page_size=config.page_size,
         kv_tokens=config.kv_tokens,
         snapshots=config.snapshots,
+        host_kv_tokens=config.host_kv_tokens,
         dtype=str(dtype).removeprefix("torch."),
     )
 
@@ -66,6 +68,7 @@ class Engine:
         self._tables = PageTables(self.memory.buffers.tables)
         self._drafting = config.draft > 0 and model.draft is not None
         self.snapshots = Snapshots(self.scheduler, self.state)
+        self.host_pages = HostPages(self.state, self.memory.cold)
         self._ledger = self._open_ledger(plan)
         self._paranoid = Paranoid(self.scheduler, self.memory, model) if config.paranoid else None
         self._clock = clock
@@ -80,10 +83,8 @@ class Engine:
         return allocate(self.model, plan_limits(self.config, self.model.dtype))
 
     def _open_ledger(self, plan: MemoryPlan | None) -> Ledger:
-        arena = self.memory.arena
-        return Ledger(
-            plan.owners() if plan else arena.planned, arena.taken + weight_bytes(self.model.weights)
-        )
+        planned = plan.owners() if plan else self.memory.planned()
+        return Ledger(planned, self.memory.taken() + weight_bytes(self.model.weights))
 
     def ledger(self) -> list[Account]:
         """Bytes planned, allocated and used at most until now, by owner."""
@@ -157,6 +158,7 @@ class Engine:
         out, self._cancelled = self._cancelled, []
         start = self._clock()
         rows = self.scheduler.schedule()
+        self.host_pages.copy(self.scheduler.cache.take_moves())
         if rows:
             self._ledger.note(**self._used(rows))
             with self._paranoid.watch(rows) if self._paranoid else nullcontext():
@@ -170,6 +172,7 @@ class Engine:
             "pages": cache.pages,
             "slots": slots,
             "snapshots": cache.host.snapshots,
+            "host_pages": cache.host.pages,
         }
         used = {name: 1 - pool.free / pool.capacity for name, pool in pools.items() if pool.capacity}
         most = self.config.prefill_chunk + self.config.sequences * (1 + self.config.draft)

@@ -25,8 +25,10 @@ class Paranoid:
         self.model = CheckedModel(model)
         self._scheduler, self._buffers = scheduler, memory.buffers
         self._paged, self._slots = list(memory.state.paged()), list(memory.state.in_slots())
+        self._cold = memory.cold
         self._free_pages: set[int] = set()  # poisoned already
-        for tensor in (*self._paged, *self._slots):
+        self._free_cold: set[int] = set()
+        for tensor in (*self._paged, *self._slots, self._cold):
             poison(tensor)
 
     @contextmanager
@@ -71,7 +73,10 @@ class Paranoid:
         free = {p for p in range(1, pages.capacity + 1) if not pages.holders(p)}
         self._poison(self._paged, free - self._free_pages)
         self._free_pages |= free
-        snapshots = self._scheduler.cache.host.snapshots
+        host = self._scheduler.cache.host
+        cold, snapshots = host.pages.unused(), host.snapshots
+        self._poison([self._cold], cold - self._free_cold)
+        self._free_cold = cold
         unused = {slots.capacity + n for n in range(1, snapshots.capacity + 1) if not snapshots.holders(n)}
         running = {s.slot for s in self._scheduler.running}
         self._poison(self._slots, unused | set(range(slots.capacity + 1)) - running)
@@ -82,12 +87,14 @@ class Paranoid:
 
 
 def _value(dtype: torch.dtype) -> float | int:
+    if dtype == torch.uint8:
+        return 255  # of raw bytes that is NaN in every type
     return torch.nan if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
 def poison(x: Tensor) -> None:
-    """Fill x with what nobody should read; of raw bytes that is NaN in every type."""
-    x.fill_(255 if x.dtype == torch.uint8 else _value(x.dtype))
+    """Fill x with what nobody should read."""
+    x.fill_(_value(x.dtype))
 
 
 def _require_finite(what: str, x: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig) -> None:
         self.config, self.page_size = config, config.page_size
         self.slots = Pool(config.sequences)
-        host = HostTier(HostSize(config.snapshots, pages=0))
+        host = HostTier(HostSize(config.snapshots, config.host_pages()))
         self.cache = PrefixCache(SharedPool(config.pages()), config.page_size, host)
         self.waiting: list[Sequence] = []  # by rank
         self.running: list[Sequence] = []

@@ -16,6 +16,7 @@ _USED = {
     "recurrent slots": "slots",
     "commit logs": "slots",
     "snapshot pool": "snapshots",
+    "host pages": "host_pages",
     "row arena": "rows",
 }
 _GROWS = "scratch"
@@ -62,7 +63,7 @@ class Ledger:
         self._most: dict[str, float] = {}
 
     def note(self, **shares: float) -> None:
-        """Shares of `pages`, `slots`, `snapshots` and `rows` that are in use."""
+        """Shares of `pages`, `slots`, `snapshots`, `host_pages` and `rows` that are in use."""
         most = self._most
         for name, share in shares.items():
             if share > most.get(name, 0):

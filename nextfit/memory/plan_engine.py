@@ -32,6 +32,7 @@ def buffers(c: ModelConfig, weights: Weights, limits: Limits) -> Iterator[Buffer
     """All buffers of an engine on the CPU."""
     yield from _weights(c, weights, limits)
     yield from arena(c, limits)
+    yield from host_tier(c, limits)
     yield from _temporaries(c, weights, limits)
     yield Buffer(
         "modules and context",
@@ -119,6 +120,15 @@ def state(c: ModelConfig, limits: Limits) -> Iterator[Buffer]:
         yield Buffer("snapshot pool", "snapshots", HOST, limits.snapshots * total, ALWAYS, words)
 
 
+def host_tier(c: ModelConfig, limits: Limits) -> Iterator[Buffer]:
+    """The second thing that start-up allocates: a place for pages that the prefix cache moves out of the way."""
+    if limits.host_kv_tokens:
+        layers = c.layer_types.count("full_attention") + bool(c.mtp_num_hidden_layers)
+        pages, each = limits.host_pages() + 1, layers * sum(_page(c, limits))  # number 0 is nobody's
+        words = f"{pages} pages x {each:,} B: of {layers} layers, one after another"
+        yield Buffer("host pages", "cold pages of the prefix cache", HOST, pages * each, ALWAYS, words)
+
+
 _Part = tuple[str, str, int, str]  # owner, what, bytes of one slot, the formula of these
 
 
@@ -168,11 +178,18 @@ def _pages(c: ModelConfig, limits: Limits, layers: int, kv: str, index: str, wha
     heads, dim, d = c.num_key_value_heads, c.head_dim, c.indexer_head_dim
     blocks = p // c.indexer_compress_ratio
     at = f"{layers} layers x {pages} pages x "
+    history, keys = _page(c, limits)
     words = f"{at}{p} tokens x 2 x {heads} heads x {dim} x {a} B"
-    nbytes = layers * pages * p * 2 * heads * dim * a
-    yield Buffer(kv, f"{what}: keys and values", HOST, nbytes, ALWAYS, words)
+    yield Buffer(kv, f"{what}: keys and values", HOST, layers * pages * history, ALWAYS, words)
     words = f"{at}{blocks} blocks x {d} x {a} B"
-    yield Buffer(index, f"{what}: block keys", HOST, layers * pages * blocks * d * a, ALWAYS, words)
+    yield Buffer(index, f"{what}: block keys", HOST, layers * pages * keys, ALWAYS, words)
+
+
+def _page(c: ModelConfig, limits: Limits) -> tuple[int, int]:
+    """Bytes of a page of one layer: of its keys and values, of its block keys."""
+    a, p = ACTIVATION[limits.dtype], limits.page_size
+    blocks = p // c.indexer_compress_ratio
+    return p * 2 * c.num_key_value_heads * c.head_dim * a, blocks * c.indexer_head_dim * a
 
 
 def _wide(c: ModelConfig) -> int:

@@ -93,6 +93,7 @@ def _changes(
         ("prefill_chunk", limits.prefill_chunk, 1),
         ("kv_tokens", tokens, limits.context),
         ("snapshots", limits.snapshots, 0),
+        *([("host_kv_tokens", limits.host_kv_tokens, 0)] if limits.host_kv_tokens else ()),
     ]
     for name, now, low in downwards:
         yield Change(name, now, _highest(low, now - 1, lambda v, name=name: fits(name, v)))  # type: ignore[misc]

@@ -206,6 +206,10 @@ def _kv(g: Gpu, layers: int, draft: bool) -> Iterator[Buffer]:
         ALWAYS,
         f"{layers} layers x {g.pages} pages x {p} tokens x {g.kv_token} B, {g.heads(kv)} of {kv} heads{replicated}",
     )
+    if g.limits.kv == "gpu" and g.limits.host_kv_tokens:
+        cold, each = g.limits.host_pages() + 1, p * g.kv_token + g.index_page
+        words = f"{layers} layers x {cold} pages x {each:,} B"
+        yield from _buffer("host pages", f"{name}: cold pages", PINNED, layers * cold * each, ALWAYS, words)
     pages = -(-g.pages // g.ranks)
     yield from _buffer(
         "draft" if draft else "index keys",

@@ -25,6 +25,7 @@ OWNERS = (
     "recurrent slots",
     "commit logs",
     "snapshot pool",
+    "host pages",
     "draft",
     "row arena",
     "scratch",
@@ -65,12 +66,17 @@ class Limits:
     kv_format: str | None = None  # of K/V in pages; None: as `dtype`
     host_experts: int | None = None  # of each layer, experts whose place is the host; None: as few as fit
     snapshots: int = 16  # recurrent states that the prefix cache keeps
+    host_kv_tokens: int = 0  # tokens of cached prefixes that host memory holds when pages are full
     reserve: int = 512 * MiB  # on each GPU, never planned away
 
     def pages(self) -> int:
         """Pages that can be handed out; one request of the full context always fits."""
         tokens = max(self.total_tokens(), self.context)
         return -(-(tokens + self.sequences) // self.page_size) + self.sequences
+
+    def host_pages(self) -> int:
+        """Pages of the prefix cache's host tier."""
+        return -(-self.host_kv_tokens // self.page_size)
 
     def total_tokens(self) -> int:
         """Tokens all requests' pages hold together."""
@@ -110,6 +116,7 @@ def check_limits(limits: Limits, c: ModelConfig, gpus: bool) -> None:
         ("kv_tokens", limits.kv_tokens, 1, None),
         ("host_experts", limits.host_experts, 0, c.num_experts),
         ("snapshots", limits.snapshots, 0, None),
+        ("host_kv_tokens", limits.host_kv_tokens, 0, None),
         ("reserve", limits.reserve, 0, None),
     )
     for name, value, low, high in bounds:

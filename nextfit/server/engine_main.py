@@ -82,7 +82,7 @@ def load(options: dict[str, object], progress: Progress) -> Built:
 def offer(engine: Engine, defaults: GenerationDefaults, grammars: Grammars | None = None) -> Built:
     """What the loop needs of an engine; without `grammars` requests that have one are refused."""
     scheduler, model = engine.scheduler, engine.model
-    pages, snapshots = scheduler.cache.pages, scheduler.cache.host.snapshots
+    pages, host = scheduler.cache.pages, scheduler.cache.host
 
     def gauges() -> Gauges:
         return Gauges(
@@ -90,7 +90,10 @@ def offer(engine: Engine, defaults: GenerationDefaults, grammars: Grammars | Non
             waiting=len(scheduler.waiting),
             pages=pages.capacity - pages.free - pages.idle,
             cached_pages=pages.idle,
-            snapshots=snapshots.capacity - snapshots.free,
+            snapshots=host.snapshots.capacity - host.snapshots.free,
+            host_pages=host.pages.capacity - host.pages.free,
+            sent_pages=engine.host_pages.sent,
+            returned_pages=engine.host_pages.returned,
             steps=engine.steps,
             preemptions=scheduler.preemptions,
             totals=engine.totals(),

@@ -13,7 +13,7 @@ from nextfit.engine.config import EngineConfig
 from nextfit.engine.request import Output, Request, Stats
 from nextfit.memory.ledger import Account
 
-VERSION = 4
+VERSION = 5
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -94,6 +94,9 @@ class Gauges(Message):
     pages: int  # held by requests
     cached_pages: int  # held by the prefix cache alone
     snapshots: int
+    host_pages: int  # of the prefix cache, in host memory
+    sent_pages: int  # that were copied there
+    returned_pages: int  # and back
     steps: int
     preemptions: int
     totals: Stats  # of all requests

@@ -130,6 +130,8 @@ def _in_use(g: Gauges, c: EngineConfig) -> tuple[tuple[str, str, float], ...]:
         ("slots_used", "Recurrent slots that requests hold.", g.running),
         ("slots_total", "Recurrent slots.", c.sequences),
         ("snapshots_used", "Recurrent states in the prefix cache.", g.snapshots),
+        ("host_pages_used", "Pages of the prefix cache in host memory.", g.host_pages),
+        ("host_pages_total", "Pages that the host tier has room for.", c.host_pages()),
         ("snapshots_total", "Recurrent states that the prefix cache has room for.", c.snapshots),
     )
 
@@ -144,6 +146,8 @@ def _counted(g: Gauges) -> tuple[tuple[str, str, float], ...]:
         ("spec_decode_num_drafts", "Decode rounds, of each request.", t.rounds),
         ("spec_decode_num_draft_tokens", "Tokens that were drafted.", t.drafted),
         ("spec_decode_num_accepted_tokens", "Drafted tokens that were right.", t.accepted),
+        ("pages_to_host", "Pages that were copied to host memory.", g.sent_pages),
+        ("pages_from_host", "Pages that came back from there.", g.returned_pages),
         ("engine_steps", "Steps computed.", g.steps),
         ("num_preemptions", "Requests sent back to the queue for want of pages.", g.preemptions),
     )

@@ -211,13 +211,6 @@ def test_positions() -> None:
             snapshot_positions(0, 100, every, 16, divergence)
 
 
-def test_a_budget_is_divided() -> None:
-    assert HostSize.within(1000, 100, 10, pages_per_snapshot=5) == HostSize(snapshots=6, pages=40)
-    assert HostSize.within(1000, 100, 10, pages_per_snapshot=0) == HostSize(snapshots=10, pages=0)
-    assert HostSize.within(99, 100, 10, pages_per_snapshot=0) == HostSize(snapshots=0, pages=0)
-    assert HostSize.within(120, 100, 10, pages_per_snapshot=5) == HostSize(snapshots=0, pages=0)
-
-
 def test_misuse_is_named() -> None:
     cache = new()
     for wrong in (0, 6):

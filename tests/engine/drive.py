@@ -298,7 +298,9 @@ def run(trace: Trace, seen: Counter, prepare: Callable[[Engine], None] = lambda 
     assert pages.free + pages.idle == pages.capacity
     e.scheduler.cache.flush()
     e.scheduler.check()
-    assert pages.free == pages.capacity
+    host = e.scheduler.cache.host
+    assert pages.free == pages.capacity and host.pages.free == host.pages.capacity
+    assert e.host_pages.sent >= e.host_pages.returned
     assert e.scheduler.slots.free == e.scheduler.slots.capacity
 
 

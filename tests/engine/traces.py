@@ -85,6 +85,7 @@ def alike_traces(draw: st.DrawFn, model: int) -> Trace:
         adaptive_draft=draw(st.booleans()),
         page_size=draw(st.sampled_from([4, 16])),
         kv_tokens=draw(st.sampled_from([1, None, 200])),
+        host_kv_tokens=draw(st.sampled_from([0, 40, 400])),
         snapshot_every=draw(st.sampled_from([16, 32, 2048])),
         answer_every=draw(st.sampled_from([16, 1])),
     )
@@ -106,11 +107,13 @@ def certain_alike(model: int) -> list[Trace]:
     tight = dict(
         sequences=4, prefill_chunk=64, draft=3, page_size=4, kv_tokens=1, snapshots=2, answer_every=16
     )
+    cold = tight | dict(sequences=1, snapshots=16, host_kv_tokens=600, adaptive_draft=False)
     one = dict(sequences=1, prefill_chunk=128, draft=8, page_size=16, snapshots=16, answer_every=16)
     first, again = of_kind("first", model)[0], of_kind("again", model)
     parted, header = of_kind("parted", model), of_kind("header", model)
     talk, turns = of_kind("talk", model)[0], [turn(model, count) for count in (1, 2)]
     choices, long = of_kind("choice", model), [model * FAMILY + n for n in LONG]
+    returning = [first, *long[:2], again[0], parted[8], *long[2:], again[1]]
     in_turn = [first, *again, *of_kind("longer", model), *parted, *of_kind("short", model), talk, *turns]
     return [
         Trace(model, roomy, {n: 6 * i for i, n in enumerate(in_turn)}, {}, {}, check_drafts=True),
@@ -120,6 +123,7 @@ def certain_alike(model: int) -> list[Trace]:
         Trace(model, tight, dict.fromkeys([*choices, *header, talk], 0), {choices[1]: 1, header[0]: 3}),
         Trace(model, tight | dict(snapshots=16), dict.fromkeys([*long, talk, *turns], 0), {}, {talk: "2"}),
         Trace(model, roomy, dict.fromkeys([*choices, *parted[:3], first, again[0]], 0), {again[0]: 1}),
+        Trace(model, cold, dict.fromkeys(returning, 0)),
         Trace(model, roomy | dict(answer_every=4, draft=0), {talk: 0}, preempts={talk: range(4, 60, 3)}),
     ]
 
@@ -178,6 +182,7 @@ def missing_alike(seen: Counter) -> list[object]:
     kinds = ("first", "again", "longer", "parted", "short", "header", "choice", "talk", "turn")
     wanted: list[object] = [*(("hit", kind) for kind in kinds), ("missed", "parted")]
     wanted += ["snapshots evicted", "snapshots replaced", "pages evicted", "resumed from a snapshot"]
+    wanted += ["pages to the host", "pages back from the host"]
     wanted += ["awaited", "cancelled while awaited", "preempted", "cancelled in the prompt"]
     wanted += ["drafts compared after a hit", "prompts over the sparse budget"]
     return [what for what in wanted if not seen[what]]

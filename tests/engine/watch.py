@@ -7,6 +7,7 @@ from collections.abc import Callable
 from os.path import commonprefix
 
 from nextfit.cache import PrefixCache
+from nextfit.cache.tree import Node
 from nextfit.engine.engine import Engine
 from nextfit.engine.scheduler import Scheduler
 from nextfit.engine.sequence import Sequence
@@ -27,6 +28,8 @@ class Watch:
         cache.discard = self._discard  # type: ignore[method-assign]
         cache._forget = self._forget  # type: ignore[method-assign]
         cache._drop_end = self._drop_end  # type: ignore[method-assign]
+        cache._demote_last = self._demote_last  # type: ignore[method-assign]
+        cache._warm_up = self._warm_up  # type: ignore[method-assign]
 
     def _add(self, sequence: Sequence) -> None:
         self._everybody.append(sequence)
@@ -66,3 +69,12 @@ class Watch:
     def _drop_end(self, leaf: object, most: int) -> None:
         self.seen["pages evicted"] += 1
         PrefixCache._drop_end(self.scheduler.cache, leaf, most)  # type: ignore[arg-type]
+
+    def _demote_last(self, node: Node) -> None:
+        self.seen["pages to the host"] += 1
+        PrefixCache._demote_last(self.scheduler.cache, node)
+
+    def _warm_up(self, node: Node) -> list[int]:
+        fresh = PrefixCache._warm_up(self.scheduler.cache, node)
+        self.seen["pages back from the host"] += len(fresh)
+        return fresh

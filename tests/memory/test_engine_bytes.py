@@ -23,7 +23,7 @@ from nextfit.llm import load_model
 from nextfit.memory.arena import IN_SLOTS
 from nextfit.memory.hardware import Hardware
 from nextfit.memory.plan import Limits, plan
-from nextfit.memory.plan_engine import state
+from nextfit.memory.plan_engine import host_tier, state
 from nextfit.memory.plan_weights import from_checkpoint, from_format
 from nextfit.model.state import State, StateShape
 from nextfit.models import default_path
@@ -55,7 +55,11 @@ def storages(value: Any) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("changes", "limits", "dtype"),
     [
-        ({}, {"context": 300, "sequences": 3, "draft": 4, "snapshots": 5}, "float32"),
+        (
+            {},
+            {"context": 300, "sequences": 3, "draft": 4, "snapshots": 5, "host_kv_tokens": 99},
+            "float32",
+        ),
         ({"mtp_num_hidden_layers": 0}, {"context": 1000, "sequences": 8, "draft": 0}, "bfloat16"),
         (
             {"ple_layers": (), "indexer_compress_ratio": 8, "num_key_value_heads": 1},
@@ -79,6 +83,8 @@ def test_state_to_the_byte(changes: dict[str, Any], limits: dict[str, Any], dtyp
 
     real = State(c, shape, getattr(torch, dtype), take)
     assert sum(b.bytes for b in state(c, lim)) == sum(storages(real).values())
+    cold = sum(t[0].nbytes for t in real.paged()) * (lim.host_pages() + 1) if lim.host_kv_tokens else 0
+    assert sum(b.bytes for b in host_tier(c, lim)) == cold
     planned = {o: sum(b.bytes for b in state(c, lim) if b.owner == o) for o in (*own, "snapshot pool")}
     for owner in own:
         used = slice(lim.sequences + 1) if owner in IN_SLOTS else slice(None)
@@ -91,6 +97,8 @@ def test_state_to_the_byte(changes: dict[str, Any], limits: dict[str, Any], dtyp
 def test_pages_are_the_engines(sequences: int, context: int, kv_tokens: int | None) -> None:
     given = {"sequences": sequences, "context": context, "kv_tokens": kv_tokens, "page_size": 16}
     assert Limits(**given).pages() == EngineConfig(**given).pages()  # type: ignore[arg-type]
+    cold = dict(context=context, host_kv_tokens=kv_tokens or 0)
+    assert Limits(**cold).host_pages() == EngineConfig(**cold).host_pages() == -(-(kv_tokens or 0) // 16)
 
 
 def resident(weight: Any) -> int:

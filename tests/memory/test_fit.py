@@ -31,6 +31,7 @@ limits = st.builds(
     page_size=st.sampled_from([4, 16, 64, 256]),
     kv_tokens=st.none() | st.integers(1, 1 << 20),
     snapshots=st.integers(0, 100),
+    host_kv_tokens=st.integers(0, 1 << 20),
 )
 on_gpus = st.builds(
     replace,
@@ -39,7 +40,7 @@ on_gpus = st.builds(
     kv_format=st.sampled_from([None, "q8_0", "f8_e4m3"]),
     host_experts=st.integers(20, 512),
 )
-GROWS = ("context", "sequences", "draft", "prefill_chunk", "kv_tokens", "snapshots")
+GROWS = ("context", "sequences", "draft", "prefill_chunk", "kv_tokens", "snapshots", "host_kv_tokens")
 
 
 def needs(lim: Limits, hardware: Hardware = V100S) -> MemoryPlan:
@@ -108,6 +109,7 @@ CASES: list[tuple[Hardware, dict[str, Any]]] = [
     (Hardware((6 * GiB,), 90 * GiB), {"draft": 8, "sequences": 3, "context": 20_000}),
     (Hardware((), 78 * GiB), {"context": 262144, "sequences": 16}),
     (Hardware((), 40 * GiB), {}),
+    (Hardware((), 120 * GiB), {"host_kv_tokens": 2_000_000}),
     (Hardware((8 * GiB,) * 2, 10 * GiB), {}),
 ]
 
@@ -120,6 +122,7 @@ def test_advice_is_exact(machine: Hardware, given_: dict[str, Any]) -> None:
     assert not needs(lim, machine).fits
     changes = smallest_changes(RELEASED, weights, machine, lim)
     names = {"context", "sequences", "draft", "prefill_chunk", "kv_tokens", "snapshots"}
+    names |= {"host_kv_tokens"} & given_.keys()
     assert {x.setting for x in changes} == names | (set(GPU_ONLY) if machine.gpus else set())
     for x in changes:
         if isinstance(x.value, int):
@@ -157,7 +160,7 @@ def test_every_kind_of_advice_is_given() -> None:
             for x in smallest_changes(RELEASED, released(FORMATS), machine, lim)
             if x.value is not None
         }
-    assert found == {"context", "sequences", "draft", "prefill_chunk", "kv_tokens", "snapshots", *GPU_ONLY}
+    assert found == {*GROWS, *GPU_ONLY}
 
 
 def test_the_owner_that_is_too_big_is_named() -> None:
@@ -190,6 +193,7 @@ def test_the_owner_that_is_too_big_is_named() -> None:
         (1, {"kv_format": "q4_k"}, "--kv-format"),
         (1, {"host_experts": 513}, "expected 0 to 512"),
         (1, {"snapshots": -1}, "--snapshots"),
+        (0, {"host_kv_tokens": -1}, "--host-kv-tokens"),
         (1, {"reserve": -1}, "--reserve"),
     ],
 )

@@ -12,7 +12,7 @@ from nextfit.errors import ConfigError
 from nextfit.llm import LLM
 from nextfit.memory import ledger
 from nextfit.memory.ledger import Account, Ledger
-from tests.engine.drive import request, tiny_model
+from tests.engine.drive import LONG, request, tiny_model
 
 NOT_ALLOCATED = ("scratch", "modules and context")  # measured, not taken
 
@@ -44,6 +44,21 @@ def test_of_a_bare_engine() -> None:
         e.step()
     after = {a.owner: a for a in e.ledger()}
     assert after["K/V pages"].peak and after["row arena"].peak and "snapshot pool" not in after
+
+
+def test_of_the_host_tier() -> None:
+    """Pages that went to the host are used there, and given back in the end."""
+    limits = dict(context=128, sequences=1, draft=0, kv_tokens=1, page_size=4, host_kv_tokens=200)
+    limits |= dict(answer_every=16)
+    e = Engine(tiny_model(0), EngineConfig(**limits), ())  # type: ignore[arg-type]
+    for number in LONG:
+        e.add(request(number))
+    while e.has_work():
+        e.step()
+    account = next(a for a in e.ledger() if a.owner == "host pages")
+    used = e.scheduler.cache.host.pages
+    assert account.allocated == account.planned == e.memory.cold.nbytes
+    assert 0 < (used.capacity - used.free) / used.capacity <= account.peak / account.allocated < 1
 
 
 def test_growth_and_the_most_ever_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

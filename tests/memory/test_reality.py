@@ -42,7 +42,14 @@ CONFIG = small_config(
 LIMITS: list[dict[str, Any]] = [
     dict(context=65536, sequences=8, prefill_chunk=512, draft=4, snapshots=16, page_size=16),
     dict(
-        context=30000, sequences=3, prefill_chunk=2048, draft=0, snapshots=40, page_size=64, kv_tokens=70000
+        context=30000,
+        sequences=3,
+        prefill_chunk=2048,
+        draft=0,
+        snapshots=40,
+        page_size=64,
+        kv_tokens=70000,
+        host_kv_tokens=50000,
     ),
     dict(context=9000, sequences=40, prefill_chunk=100, draft=8, snapshots=0, page_size=8),
 ]
@@ -100,6 +107,7 @@ def by_owner(e: Engine) -> Counter[str]:
             "logits and sampler": covered([b.logits]),
             "page tables": covered([b.tables]),
             "BLAS scratch": covered([b.space]),
+            "host pages": covered([e.memory.cold]),
         }
     )
 
@@ -107,7 +115,7 @@ def by_owner(e: Engine) -> Counter[str]:
 @pytest.mark.parametrize("limits", LIMITS, ids=("long", "few", "many"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_owner(limits: dict[str, Any], dtype: str) -> None:
-    """Within 1 % each; and all storages that the engine made are the arena's alone."""
+    """Within 1 % each; and all storages that the engine made are the two arenas' alone."""
     m, wanted = model(dtype), planned(limits, dtype)
     with Peak() as seen:
         e = Engine(m, EngineConfig(**limits), ())
@@ -171,17 +179,18 @@ def test_a_prefill_step_does_not_grow(dtype: str, context: int) -> None:
 
 
 def leftovers(m: Model) -> list[int]:
-    """Sizes of the storages that an engine has besides its arena, in the middle of its work."""
+    """Sizes of the storages that an engine has besides its arenas, in the middle of its work."""
     with Peak() as seen:
         e = Engine(m, EngineConfig(context=2000, sequences=4, prefill_chunk=128, draft=2, snapshots=4), ())
-        arena = e.memory.arena.storage.untyped_storage()
+        arenas = [m.storage.untyped_storage() for m in (e.memory.arena, e.memory.host)]
         for i, n in enumerate((150, 20, 300)):
             params = SamplingParams(max_tokens=8, temperature=1, presence_penalty=0.5, seed=i, logprobs=2)
             e.add(Request(str(i), [(7 * j + i) % 300 for j in range(n)], params))
         for _ in range(7):
             e.step()
-        assert e.has_work() and seen.peak > len(arena)
-        return sorted((n for key, n in seen.alive.items() if key != arena._cdata), reverse=True)
+        assert e.has_work() and seen.peak > len(arenas[0]) > 0
+        planned = {storage._cdata for storage in arenas}
+        return sorted((n for key, n in seen.alive.items() if key not in planned), reverse=True)
 
 
 def test_nothing_lives_long_outside_the_arena() -> None:

@@ -138,7 +138,10 @@ def test_what_is_in_use(url: str) -> None:
 def test_memory_by_owner() -> None:
     with live(ScriptedEngine(says("x"))) as url:
         wait_for(lambda: "memory_peak_bytes/weights" in read(url))
-        found = {name: value for name, value in read(url).items() if name.startswith("memory")}
+        samples = read(url)
+    tier = [samples[n] for n in ("host_pages_used", "pages_to_host_total", "pages_from_host_total")]
+    assert tier == [5, 9, 4]
+    found = {name: value for name, value in samples.items() if name.startswith("memory")}
     assert found == {
         "memory_planned_bytes/K/V pages": 60,
         "memory_allocated_bytes/weights": 100,

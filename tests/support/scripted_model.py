@@ -269,7 +269,8 @@ class ScriptedEngine(Engine):
             tables=torch.zeros(2 * limits.sequences + 1, table_width(limits), dtype=torch.int64),
             space=unused,
         )
-        return Memory(Arena((), 0, self.model.device), ScriptedState(shape), buffers)  # type: ignore[arg-type]
+        empty = Arena((), self.model.device)
+        return Memory(empty, empty, ScriptedState(shape), buffers, unused)  # type: ignore[arg-type]
 
     def add(self, request: Request, grammar: Grammar | None = None) -> None:
         self.model.learn(request.prompt, self.answer(request.prompt))
