@@ -1,9 +1,10 @@
 """Mixed traffic on a real server for a while: `python -m tests.long.soak --minutes 30`.
 
 The bundled model in float64, with few slots, pages and snapshots, so that requests wait and are preempted, and
-prefixes are evicted, go to the host and come back; that all of it happened is checked. Clients chat, complete, ask for several choices, share beginnings, sample with seeds, leave at any moment
-and send what must be refused. Every answer that is waited for must be what `LLM` gives to that request alone,
-cold, whole and without drafts. The exit code is 1 if anything was wrong.
+prefixes are evicted, go to the host and come back; that all of it happened is checked. Clients chat, complete, ask
+for several choices, share beginnings, sample with seeds, leave at any moment and send what must be refused. Every
+answer that is waited for must be what `LLM` gives to that request alone, cold, whole and without drafts. The exit
+code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from nextfit.llm import LLM
 from nextfit.text import MarkupReader, Tools
 from nextfit.text.events import Reply
 
-CONTEXT, CHUNK, CLIENTS = 1024, 128, 8
+CONTEXT, CHUNK, CLIENTS = 512, 128, 8
 OPTIONS = {
     "--dtype": "float64",
     "--context": CONTEXT,
-    "--sequences": 4,
+    "--sequences": 8,
     "--prefill-chunk": CHUNK,
     "--kv-tokens": CONTEXT,
     "--answer-reserve": 1,
@@ -153,7 +154,7 @@ def questions(count: int, seed: int) -> list[Question]:
         else:
             path = COMPLETIONS
             kind = rng.random()
-            tail = rng.choice([0, 1, 17, 40]) if kind < 0.6 else rng.randrange(200, 600)
+            tail = rng.choice([0, 1, 17, 40]) if kind < 0.6 else rng.randrange(100, 350)
             ids = (rng.choice(beginnings) if kind < 0.6 else []) + [rng.randrange(900) for _ in range(tail)]
             body["prompt"] = ids
         n = rng.choice([1, 1, 1, 3])
@@ -260,7 +261,7 @@ class Soak:
 
 def chunk_seconds(url: str, seed: int) -> float:
     """Median time of a step that computes a whole chunk of a prompt, with nothing beside it."""
-    rng, times, chunks = random.Random(seed), [], 6
+    rng, times, chunks = random.Random(seed), [], CONTEXT // CHUNK - 1
     for _ in range(5):
         body = {"prompt": [rng.randrange(900) for _ in range(chunks * CHUNK)], "max_tokens": 1}
         start = time.monotonic()

@@ -97,7 +97,7 @@ def test_state_to_the_byte(changes: dict[str, Any], limits: dict[str, Any], dtyp
 def test_pages_are_the_engines(sequences: int, context: int, kv_tokens: int | None) -> None:
     given = {"sequences": sequences, "context": context, "kv_tokens": kv_tokens, "page_size": 16}
     assert Limits(**given).pages() == EngineConfig(**given).pages()  # type: ignore[arg-type]
-    cold = dict(context=context, host_kv_tokens=kv_tokens or 0)
+    cold: dict[str, Any] = dict(context=context, host_kv_tokens=kv_tokens or 0)
     assert Limits(**cold).host_pages() == EngineConfig(**cold).host_pages() == -(-(kv_tokens or 0) // 16)
 
 
