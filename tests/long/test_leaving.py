@@ -99,8 +99,9 @@ def test_cancelled(make: Callable[[], Engine]) -> None:
             assert settle() == start
             size = size or grown(e)
     assert settle() == start
-    assert grown(e) - size < DRIFT
-    assert make is scripted or e.host_pages.sent > 50
+    if make is real:  # the scripted model remembers all that it was ever told
+        assert grown(e) - size < DRIFT
+        assert e.host_pages.sent > 50
     assert min(seen[f"cancelled {stage}"] for stage in ("waiting", "decoding", "in the prompt")) > 20, seen
 
 
