@@ -105,7 +105,8 @@ def serving(options: Mapping[str, object]) -> Iterator[Server]:
             yield Server(process, found[1], engine)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
-            assert process.stderr.read() == ""
+            said = process.stderr.read()
+            assert said == "", said
         finally:
             process.kill()
 
