@@ -16,6 +16,7 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--peak", type=float, default=3e-3)
     parser.add_argument("--processes", type=int, default=14)
+    parser.add_argument("--longest", type=int, default=32768)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
     parser.add_argument("--profile", action="store_true")

@@ -60,6 +60,14 @@ def tokenizer() -> Tokenizer:
     return load_tokenizer(FOLDER / "tokenizer.json", None, settings)
 
 
+@lru_cache
+def pieces() -> list[str]:
+    """Tokens that are lower-case letters, two or more, at the beginning of a word or inside."""
+    vocabulary = json.loads((FOLDER / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+    found = {t.lstrip("\u0120") for t in vocabulary}
+    return sorted(t for t in found if len(t) > 1 and t.isascii() and t.isalpha() and t.islower())
+
+
 def model_config() -> ModelConfig:
     return ModelConfig.from_hf(config(), "config.json")
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextfit.text.tokenizer import Tokenizer
-from train import nano
+from train import nano, words
 from train.tasks import Sample, draw
 
 TASKS = ("arithmetic", "retrieval", "recall", "tools", "facts", "chat")
@@ -70,7 +70,7 @@ def said(ids: list[int], tokenizer: Tokenizer) -> NDArray[np.bool_]:
 def packed(seed: int, rows: int, width: int, long: float) -> Iterator[Packed]:
     """Batches of `rows` rows of `width` tokens, for ever."""
     random, tokenizer = Random(seed), nano.tokenizer()
-    boundary = _id(tokenizer, "<|endoftext|>")
+    boundary, words.pieces = _id(tokenizer, "<|endoftext|>"), nano.pieces()
     while True:
         tokens = np.full((rows, width), boundary, np.uint16)
         position = np.tile(np.arange(width, dtype=np.uint16), (rows, 1))
