@@ -1,6 +1,6 @@
 """Prefill and decode on the CPU against transformers, in one process, A B A B.
 
-    python bench/cpu_speed.py CHECKPOINT [--long 8192] [--rounds 2]
+    python -m bench.cpu_speed CHECKPOINT [--long 8192] [--rounds 2]
 
 Both compute in bf16 on the same weights. Logits of both are compared before anything is timed. The printed
 ratios are medians over the rounds; absolute times of a shared machine mean little.

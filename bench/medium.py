@@ -1,4 +1,4 @@
-"""Write the 1.35B-parameter model of the speed tables: `python bench/medium.py OUT`.
+"""Write the 1.35B-parameter model of the speed tables: `python -m bench.medium OUT`.
 
 Random weights, bf16, 2.7 GB, no tokenizer. Takes about 6 GB of memory.
 """

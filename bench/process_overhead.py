@@ -1,4 +1,4 @@
-"""What the engine's own process costs a step of 8 sequences: `python bench/process_overhead.py [--steps 2000]`.
+"""What the engine's own process costs a step of 8 sequences: `python -m bench.process_overhead [--steps 2000]`.
 
 Both ends of the link in one process, one after the other, so that neither is timed while it waits. The ratios
 are to a step of 8 sequences of the bundled model in the same run; absolute times of a shared machine mean little.
