@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi.routing import iter_route_contexts
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import FileResponse, JSONResponse, Response
 
 import nextfit
 from nextfit.server.errors import error_body
+from nextfit.server.guard import OPEN_PATHS
 from nextfit.server.service import Served, Service
 
 CONSOLE = Path(__file__).with_name("console.html")
@@ -51,6 +53,15 @@ def router(service: Service) -> APIRouter:
             "device": ready.device,
             "dtype": ready.dtype,
         }
+
+    @routes.get("/debug/routes")
+    async def table(request: Request) -> dict[str, Any]:
+        """What can be asked; `open`: without a key, also where keys are needed."""
+        found = [
+            {"path": route.path, "methods": sorted(route.methods or ()), "open": route.path in OPEN_PATHS}
+            for route in iter_route_contexts(request.app.routes)
+        ]
+        return {"routes": found}
 
     @routes.get("/v1/loads")
     async def loads() -> dict[str, Any]:

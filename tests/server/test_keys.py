@@ -92,6 +92,23 @@ async def test_every_route(app: FastAPI, method: str, headers: list[tuple[str, s
                     assert kind == ("authentication_error" if anthropic else "invalid_api_key")
 
 
+@pytest.mark.anyio
+async def test_the_table_of_routes(app: FastAPI) -> None:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        table = (await client.get("/debug/routes", headers={"x-api-key": KEYS[1]})).json()["routes"]
+        for route in table:
+            assert list(route) == ["path", "methods", "open"]
+            path = route["path"].replace("{name:path}", "nano")
+            for method in ("GET", "POST", "PUT", "DELETE"):
+                asked = await client.request(method, path)
+                assert (asked.status_code == 401) is not route["open"]
+                asked = await client.request(method, path, headers={"x-api-key": KEYS[1]})
+                assert (asked.status_code == 405) is (method not in route["methods"]), (method, path)
+    assert sorted(r["path"].replace("{name:path}", "nano") for r in table) == sorted(paths(app.routes))
+    assert [route["path"] for route in table if route["open"]] == ["/health"]
+
+
 def test_keys_are_not_logged(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
     with caplog.at_level(logging.DEBUG), live(ScriptedEngine(says("x"), die_at=1), keys=KEYS) as url:
         for key in (*KEYS, "wrong-three"):
