@@ -12,6 +12,7 @@ import typer
 from nextfit.errors import ConfigError, NextFitError
 from nextfit.options import (
     AdaptiveDraft,
+    AllowedHost,
     AnswerReserve,
     ApiKey,
     ApiKeyFile,
@@ -19,6 +20,7 @@ from nextfit.options import (
     CacheFile,
     Chunk,
     Context,
+    CorsOrigin,
     DecodeGap,
     Device,
     Draft,
@@ -93,6 +95,8 @@ def serve(
     api_key: ApiKey = None,
     api_key_file: ApiKeyFile = None,
     served_model_name: ServedModelName = None,
+    allowed_host: AllowedHost = None,
+    cors_origin: CorsOrigin = None,
     body_limit: BodyLimit = 16,
     context: Context = None,
     draft: Draft = 4,
@@ -122,13 +126,17 @@ def serve(
     /health is 503 until the model is loaded; then a curl line to try is printed.
     """
     from nextfit.server import logs
+    from nextfit.server.config import HttpConfig
     from nextfit.server.guard import read_keys
     from nextfit.server.load import loader
-    from nextfit.server.run import HttpConfig, serve
+    from nextfit.server.origins import read_hosts, read_origins
+    from nextfit.server.run import serve
 
     level = log_level.value
     logs.configure(level)
-    keys = read_keys(api_key or (), api_key_file)
+    http: dict[str, Any] = dict(host=host, port=port, body_limit=body_limit << 20, drain=drain)
+    http |= dict(keys=read_keys(api_key or (), api_key_file), hosts=read_hosts(allowed_host or (), host))
+    http |= dict(origins=read_origins(cors_origin or ()))
     engine: dict[str, Any] = dict(context=context, sequences=sequences, prefill_chunk=prefill_chunk)
     engine |= dict(draft=draft, adaptive_draft=adaptive_draft, draft_file=draft_file, decode_gap=decode_gap)
     engine |= dict(kv_tokens=kv_tokens, host_kv_tokens=host_kv_tokens, answer_reserve=answer_reserve)
@@ -136,7 +144,7 @@ def serve(
     engine |= dict(cache_file=cache_file, dtype=dtype.value, device=device, paranoid=paranoid)
     names = tuple(served_model_name or ())
     load = loader(model, names, engine, queue=queue, restart=restart, timeout=engine_timeout, log_level=level)
-    serve(load, HttpConfig(host, port, keys, body_limit << 20, drain), lambda line: print(line, flush=True))
+    serve(load, HttpConfig(**http), lambda line: print(line, flush=True))
 
 
 @app.command(epilog="Example:  nextfit chat model.gguf --system 'Answer in one sentence.' --no-thinking")

@@ -105,6 +105,21 @@ ServedModelName = Annotated[
     list[str] | None,
     typer.Option(help="Name that requests use for the model; repeat for several.", rich_help_panel=_HTTP),
 ]
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Name that requests may be for, * for any; repeat for several. Left out: localhost and its addresses on "
+        "a loopback --host, otherwise any.",
+        rich_help_panel=_HTTP,
+    ),
+]
+CorsOrigin = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Origin whose pages may ask from a browser, such as https://chat.example, * for any; repeat for several.",
+        rich_help_panel=_HTTP,
+    ),
+]
 BodyLimit = Annotated[int, typer.Option(min=1, help="Largest request body, in MiB.", rich_help_panel=_HTTP)]
 Sequences = Annotated[int, typer.Option(min=1, help="Requests computed at once; more wait.")]
 Queue = Annotated[

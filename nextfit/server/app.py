@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,18 +12,19 @@ from starlette.responses import Response
 
 import nextfit
 from nextfit.server import anthropic, chat, completions, errors, responses, status, tokens
+from nextfit.server.config import HttpConfig
 from nextfit.server.errors import ApiError
 from nextfit.server.guard import LimitBody, RequireKey
 from nextfit.server.observe import Observe
+from nextfit.server.origins import AllowHosts, AllowOrigins
 from nextfit.server.service import Served, Service
 from nextfit.server.stream import Disconnected
 
-BODY_LIMIT = 16 << 20  # bytes
 STEP_SECONDS = 10.0  # waited for the engine's last step when the server ends
 
 
-def create_app(service: Service, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT) -> FastAPI:
-    """`service` begins to load when the application starts. With `keys`, only /health goes without one."""
+def create_app(service: Service, http: HttpConfig) -> FastAPI:
+    """`service` begins to load when the application starts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -33,8 +34,11 @@ def create_app(service: Service, keys: Sequence[str] = (), body_limit: int = BOD
 
     app = FastAPI(title="NextFit", version=nextfit.__version__, lifespan=lifespan, redirect_slashes=False)
     # the one added last is the outermost
-    app.add_middleware(LimitBody, limit=body_limit)
-    app.add_middleware(RequireKey, keys=keys)
+    app.add_middleware(LimitBody, limit=http.body_limit)
+    app.add_middleware(RequireKey, keys=http.keys)
+    if http.origins:
+        app.add_middleware(AllowOrigins, origins=http.origins)
+    app.add_middleware(AllowHosts, hosts=http.hosts)
     app.add_middleware(Observe, metrics=service.metrics)
     errors.install(app)
 

@@ -24,6 +24,7 @@ from nextfit.server.worker import QueueFull
 ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",

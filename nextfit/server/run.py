@@ -9,25 +9,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from ipaddress import ip_address
 
 import uvicorn
 
 from nextfit.errors import ConfigError
 from nextfit.server.app import create_app
+from nextfit.server.config import HttpConfig
+from nextfit.server.origins import is_loopback
 from nextfit.server.service import Load, Service
-
-
-@dataclass(frozen=True, slots=True)
-class HttpConfig:
-    """Where and how to listen."""
-
-    host: str
-    port: int  # 0: any free one
-    keys: tuple[str, ...]
-    body_limit: int  # bytes
-    drain: float  # seconds that running answers may take after SIGTERM
 
 
 def serve(load: Load, http: HttpConfig, say: Callable[[str], None]) -> None:
@@ -38,7 +27,7 @@ def serve(load: Load, http: HttpConfig, say: Callable[[str], None]) -> None:
     """
     listener = _bind(http.host, http.port)
     url = _url(http.host, listener.getsockname()[1])
-    if not http.keys and not _loopback(http.host):
+    if not http.keys and not is_loopback(http.host):
         say(f"warning: {url} answers everybody who can reach it; --api-key or --api-key-file asks for a key")
 
     def loaded(error: Exception | None) -> None:
@@ -48,7 +37,7 @@ def serve(load: Load, http: HttpConfig, say: Callable[[str], None]) -> None:
             server.should_exit = True
 
     service = Service(load, loaded)
-    app = create_app(service, http.keys, http.body_limit)
+    app = create_app(service, http)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=max(1, round(http.drain)))
     server = uvicorn.Server(config)
     # uvicorn drains and then raises the signal again, for which nothing is left to do
@@ -79,13 +68,6 @@ def _bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {host} port {port}: {error} (--host, --port)") from error
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _url(host: str, port: int) -> str:

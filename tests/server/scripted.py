@@ -17,7 +17,8 @@ import tokenizers
 import uvicorn
 from fastapi import FastAPI
 
-from nextfit.server.app import BODY_LIMIT, create_app
+from nextfit.server.app import create_app
+from nextfit.server.config import HttpConfig
 from nextfit.server.loop import Built, run_engine
 from nextfit.server.service import Load, Served, Service
 from nextfit.server.worker import ENGINE_TIMEOUT, QUEUE, Host, Worker
@@ -45,6 +46,9 @@ def byte_tokenizer() -> Tokenizer:
 
 TOKENIZER = byte_tokenizer()
 assert TOKENIZER.encode("<|im_end|>") == [END]
+
+
+HTTP = HttpConfig()
 
 
 class EngineThread:
@@ -111,7 +115,7 @@ class Live(uvicorn.Server):
 @contextmanager
 def unready(service: Service) -> Iterator[str]:
     """The base URL of a server that loads."""
-    server = Live(create_app(service))
+    server = Live(create_app(service, HTTP))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -124,9 +128,9 @@ def unready(service: Service) -> Iterator[str]:
 
 
 @contextmanager
-def running(service: Service, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT) -> Iterator[str]:
+def running(service: Service, http: HttpConfig = HTTP) -> Iterator[str]:
     """The base URL of a server, once it is ready."""
-    server = Live(create_app(service, keys, body_limit))
+    server = Live(create_app(service, http))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -140,11 +144,9 @@ def running(service: Service, keys: Sequence[str] = (), body_limit: int = BODY_L
 
 
 @contextmanager
-def live(
-    engine: ScriptedEngine | Host, *, keys: Sequence[str] = (), body_limit: int = BODY_LIMIT, **options: Any
-) -> Iterator[str]:
+def live(engine: ScriptedEngine | Host, http: HttpConfig = HTTP, **options: Any) -> Iterator[str]:
     """The same for a scripted engine; `options` are those of `load`."""
-    with running(Service(load(engine, **options)), keys, body_limit) as url:
+    with running(Service(load(engine, **options)), http) as url:
         yield url
 
 

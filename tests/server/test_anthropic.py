@@ -12,6 +12,7 @@ import anthropic
 import httpx
 import pytest
 
+from nextfit.server.config import HttpConfig
 from tests.server.scripted import ScriptedEngine, live, says
 from tests.server.test_conversation import FOREVER, NOW, TOOLS, WRITE
 from tests.support.scripted_server import bundled
@@ -262,7 +263,7 @@ def test_keys_and_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nextfit.server.stream.KEEPALIVE_SECONDS", 0.02)
     body: Any = {"model": "nano", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
     engine = ScriptedEngine(says("ok"), silent=20, pause=0.01)
-    with live(engine, keys=["right"]) as url:
+    with live(engine, HttpConfig(keys=("right",))) as url:
         with pytest.raises(anthropic.AuthenticationError) as refused:
             anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0).messages.create(**body)
         assert json.loads(refused.value.response.text)["error"]["type"] == "authentication_error"

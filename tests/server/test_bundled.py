@@ -41,6 +41,8 @@ def started() -> Iterator[tuple[int, str]]:
         "4096",
         "--api-key",
         "a key",
+        "--cors-origin",
+        "https://chat.example",
         "--log-level",
         "warning",
     ]
@@ -76,6 +78,14 @@ def client(said: str) -> openai.OpenAI:
 def said_in(message: Any) -> str:
     """Thought and answer; random weights know no difference."""
     return (message.reasoning_content or "") + (message.content or "")
+
+
+def test_browsers(said: str) -> None:
+    found = re.match(r"ready at (\S+); try:", said)
+    assert found is not None
+    asked = {"Origin": "https://chat.example", "Access-Control-Request-Method": "POST"}
+    assert httpx.options(f"{found[1]}/v1/chat/completions", headers=asked).status_code == 200
+    assert httpx.get(f"{found[1]}/health", headers={"Host": "evil.example"}).status_code == 403
 
 
 def streamed(client: openai.OpenAI, **fields: Any) -> tuple[str, str | None, int]:

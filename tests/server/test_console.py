@@ -20,6 +20,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from nextfit.server.config import HttpConfig
 from nextfit.server.load import loader
 from nextfit.server.service import Service
 from tests.server.scripted import running
@@ -38,7 +39,7 @@ HEADERS = {"Authorization": f"Bearer {KEY}"}
 def url() -> Iterator[str]:
     """Two requests at once, twenty steps a second; every third draft is wrong."""
     service = Service(load(ANSWERS, tokens_per_step=4, context=4096, sequences=2, pause=0.05, wrong_at=3))
-    with running(service, keys=[KEY]) as url:
+    with running(service, HttpConfig(keys=(KEY,))) as url:
         yield url
 
 
@@ -183,7 +184,9 @@ def test_figures_follow_the_load(browser: webdriver.Chrome, url: str) -> None:
 
 def test_memory_of_the_bundled_model(browser: webdriver.Chrome) -> None:
     """Every owner, before an answer and after it, with drafts and a hit in the prefix cache."""
-    with running(Service(loader(None, (), {"context": 4096, "sequences": 2})), keys=[KEY]) as url:
+    with running(
+        Service(loader(None, (), {"context": 4096, "sequences": 2})), HttpConfig(keys=(KEY,))
+    ) as url:
         browser.get(url.replace("http://", "http://me:a%20key@"))
         browser.get(url)
         until(lambda: agrees(browser, url))

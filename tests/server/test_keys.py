@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 
 from nextfit.errors import ConfigError
 from nextfit.server.app import create_app
+from nextfit.server.config import HttpConfig
 from nextfit.server.guard import read_keys
 from nextfit.server.service import Service
 from tests.server.scripted import ScriptedEngine, live, load, says
@@ -36,7 +37,7 @@ def paths(routes: list[BaseRoute]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def app() -> FastAPI:
-    app = create_app(Service(load(ScriptedEngine(says("x")))), KEYS)
+    app = create_app(Service(load(ScriptedEngine(says("x")))), HttpConfig(keys=KEYS))
     app.add_api_route("/added/later", lambda: "secret")
     return app
 
@@ -110,7 +111,10 @@ async def test_the_table_of_routes(app: FastAPI) -> None:
 
 
 def test_keys_are_not_logged(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    with caplog.at_level(logging.DEBUG), live(ScriptedEngine(says("x"), die_at=1), keys=KEYS) as url:
+    with (
+        caplog.at_level(logging.DEBUG),
+        live(ScriptedEngine(says("x"), die_at=1), HttpConfig(keys=KEYS)) as url,
+    ):
         for key in (*KEYS, "wrong-three"):
             httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, headers={"x-api-key": key})
     said = capfd.readouterr()

@@ -17,7 +17,8 @@ import httpx
 import pytest
 
 from nextfit.errors import CheckpointError, ConfigError
-from nextfit.server.run import HttpConfig, serve
+from nextfit.server.config import HttpConfig
+from nextfit.server.run import serve
 from nextfit.server.service import Served, Service
 from tests.server.scripted import ScriptedEngine, live, load, says, unready, wait_for
 
@@ -90,12 +91,13 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from nextfit.errors import NextFitError
-from nextfit.server.run import HttpConfig, serve
+from nextfit.server.config import HttpConfig
+from nextfit.server.run import serve
 from tests.server.scripted import ScriptedEngine, load, says
 
 drain, tokens = float(sys.argv[1]), int(sys.argv[2])
 engine = ScriptedEngine(says("x" * tokens), pause=0.01)
-http = HttpConfig("127.0.0.1", 0, (), 1 << 20, drain)
+http = HttpConfig(port=0, drain=drain)
 serve(load(engine), http, lambda text: print(text, flush=True))
 """
 
@@ -169,8 +171,9 @@ def test_sigterm_while_loading() -> None:
     """The thread that loads cannot be asked to stop; the process ends all the same."""
     program = """
 import sys, time
-from nextfit.server.run import HttpConfig, serve
-serve(lambda report: time.sleep(1000), HttpConfig("127.0.0.1", int(sys.argv[1]), (), 1, 5), print)
+from nextfit.server.config import HttpConfig
+from nextfit.server.run import serve
+serve(lambda report: time.sleep(1000), HttpConfig(port=int(sys.argv[1]), drain=5), print)
 """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -195,8 +198,8 @@ def refused(url: str) -> bool:
 def test_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        http = HttpConfig("127.0.0.1", port, (), 1, 1)
+        http = HttpConfig(port=port)
         with pytest.raises(ConfigError, match=rf"port {port}.*--port"):
             serve(load(ScriptedEngine(says("x"))), http, print)
     with pytest.raises(ConfigError, match="no such host|not known|resolution"):
-        serve(load(ScriptedEngine(says("x"))), HttpConfig("no.such.host.invalid", 0, (), 1, 1), print)
+        serve(load(ScriptedEngine(says("x"))), HttpConfig("no.such.host.invalid"), print)

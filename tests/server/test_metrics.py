@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import nextfit
+from nextfit.server.config import HttpConfig
 from nextfit.server.service import Service
 from tests.server.process import scripted
 from tests.server.scripted import ScriptedEngine, live, running, says, unready, wait_for
@@ -154,7 +155,7 @@ def test_memory_by_owner() -> None:
 def test_errors_by_kind() -> None:
     engine = ScriptedEngine(says("x" * 100))
     with (
-        live(engine, keys=["key"]) as url,
+        live(engine, HttpConfig(keys=("key",))) as url,
         httpx.Client(base_url=url, headers={"x-api-key": "key"}) as client,
     ):
         assert httpx.get(f"{url}/metrics").status_code == 401

@@ -180,11 +180,12 @@ def test_flush_cache() -> None:
 
 PROGRAM = """
 import json, sys
-from nextfit.server.run import HttpConfig, serve
+from nextfit.server.config import HttpConfig
+from nextfit.server.run import serve
 from tests.server.process import scripted
 from tests.server.scripted import load
 
-http = HttpConfig("127.0.0.1", 0, (), 1 << 20, 5)
+http = HttpConfig(port=0, drain=5)
 serve(load(scripted(**json.loads(sys.argv[1]))), http, lambda text: print(text, flush=True))
 """
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nextfit.server import errors
 from nextfit.server.app import create_app
+from nextfit.server.config import HttpConfig
 from nextfit.server.schemas import ChatRequest, CompletionRequest
 from nextfit.server.service import Service
 from tests.server.scripted import ScriptedEngine, live, load, says, wait_for
@@ -206,7 +207,7 @@ def test_a_request_that_fails_fails_alone(client: httpx.Client) -> None:
 
 
 def test_body_limit() -> None:
-    with live(ScriptedEngine(says("x")), body_limit=1000) as url:
+    with live(ScriptedEngine(says("x")), HttpConfig(body_limit=1000)) as url:
         answer = httpx.post(f"{url}{TEXT}", json={"prompt": "a" * 2000})
         assert "1000 (--body-limit)" in refusal(answer, 413)["message"]
 
@@ -226,7 +227,7 @@ def test_no_template() -> None:
 
 @pytest.mark.anyio
 async def test_faults_of_ours_keep_their_details() -> None:
-    app = create_app(Service(load(ScriptedEngine(says("x")))))
+    app = create_app(Service(load(ScriptedEngine(says("x")))), HttpConfig())
 
     @app.get("/broken")
     async def broken() -> None:

@@ -15,10 +15,11 @@ from typing import Any
 
 from nextfit.checkpoint import Checkpoint, open_checkpoint
 from nextfit.models import default_path
+from nextfit.server.config import HttpConfig
 from nextfit.server.engine_main import offer, run
 from nextfit.server.loop import Built
 from nextfit.server.process import EngineProcess
-from nextfit.server.run import HttpConfig, serve
+from nextfit.server.run import serve
 from nextfit.server.service import Load, Served
 from nextfit.server.worker import QUEUE, Worker
 from nextfit.text import ChatTemplate, Tokenizer
@@ -109,5 +110,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    http = HttpConfig("127.0.0.1", 0, (), 16 << 20, drain=5)
+    http = HttpConfig(port=0, drain=5)
     serve(load(**json.loads(sys.argv[1])), http, lambda line: print(line, flush=True))
