@@ -30,6 +30,7 @@ from nextfit.options import (
     EngineTimeout,
     Host,
     HostKvTokens,
+    JsonDepth,
     KvTokens,
     Log,
     LogLevel,
@@ -98,6 +99,7 @@ def serve(
     allowed_host: AllowedHost = None,
     cors_origin: CorsOrigin = None,
     body_limit: BodyLimit = 16,
+    json_depth: JsonDepth = 200,
     context: Context = None,
     draft: Draft = 4,
     adaptive_draft: AdaptiveDraft = True,
@@ -136,7 +138,7 @@ def serve(
     logs.configure(level)
     http: dict[str, Any] = dict(host=host, port=port, body_limit=body_limit << 20, drain=drain)
     http |= dict(keys=read_keys(api_key or (), api_key_file), hosts=read_hosts(allowed_host or (), host))
-    http |= dict(origins=read_origins(cors_origin or ()))
+    http |= dict(origins=read_origins(cors_origin or ()), json_depth=json_depth)
     engine: dict[str, Any] = dict(context=context, sequences=sequences, prefill_chunk=prefill_chunk)
     engine |= dict(draft=draft, adaptive_draft=adaptive_draft, draft_file=draft_file, decode_gap=decode_gap)
     engine |= dict(kv_tokens=kv_tokens, host_kv_tokens=host_kv_tokens, answer_reserve=answer_reserve)

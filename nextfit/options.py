@@ -121,6 +121,9 @@ CorsOrigin = Annotated[
     ),
 ]
 BodyLimit = Annotated[int, typer.Option(min=1, help="Largest request body, in MiB.", rich_help_panel=_HTTP)]
+JsonDepth = Annotated[
+    int, typer.Option(min=1, help="Deepest nesting of a request body, in levels.", rich_help_panel=_HTTP)
+]
 Sequences = Annotated[int, typer.Option(min=1, help="Requests computed at once; more wait.")]
 Queue = Annotated[
     int, typer.Option(min=0, help="Requests that may wait; those beyond are answered with 429.")

@@ -12,9 +12,10 @@ from starlette.responses import Response
 
 import nextfit
 from nextfit.server import anthropic, chat, completions, errors, responses, status, tokens
+from nextfit.server.body import LimitBody
 from nextfit.server.config import HttpConfig
 from nextfit.server.errors import ApiError
-from nextfit.server.guard import LimitBody, RequireKey
+from nextfit.server.guard import RequireKey
 from nextfit.server.observe import Observe
 from nextfit.server.origins import AllowHosts, AllowOrigins
 from nextfit.server.service import Served, Service
@@ -34,7 +35,7 @@ def create_app(service: Service, http: HttpConfig) -> FastAPI:
 
     app = FastAPI(title="NextFit", version=nextfit.__version__, lifespan=lifespan, redirect_slashes=False)
     # the one added last is the outermost
-    app.add_middleware(LimitBody, limit=http.body_limit)
+    app.add_middleware(LimitBody, size=http.body_limit, depth=http.json_depth)
     app.add_middleware(RequireKey, keys=http.keys)
     if http.origins:
         app.add_middleware(AllowOrigins, origins=http.origins)

@@ -13,4 +13,5 @@ class HttpConfig:
     hosts: tuple[str, ...] = ("*",)  # names that it is asked by; "*": any
     origins: tuple[str, ...] = ()  # whose pages may ask; "*": any
     body_limit: int = 16 << 20  # bytes
+    json_depth: int = 200  # levels
     drain: float = 30  # seconds that running answers may take after SIGTERM

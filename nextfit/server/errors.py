@@ -121,13 +121,13 @@ def install(app: FastAPI) -> None:
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, ApiError):
+            return response(error.__cause__, request.scope)
         message, code = str(error.detail), None
         if error.status_code == 404:
             message, code = f"no route {request.url.path}", "not_found"
         elif error.status_code == 405:
             message, code = f"{request.url.path} does not answer {request.method}", "method_not_allowed"
-        elif error.status_code == 413:
-            code = "body_too_large"
         elif not error.detail:
             message = HTTPStatus(error.status_code).phrase
         answer = response(ApiError(error.status_code, message, code=code), request.scope)

@@ -1,8 +1,6 @@
-"""What stands before every route: API keys and the limit on a body's size.
+"""API keys. They are asked for by a layer around the whole application, so no route that is added later is forgotten.
 
 A browser that is refused the console asks for a name and a password: any name, and a key.
-
-Both are ASGI layers around the whole application, so a route that is added later cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -13,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nextfit.errors import ConfigError
 from nextfit.server.errors import ApiError, response
@@ -86,35 +83,3 @@ class RequireKey:
             await refusal(scope, receive, send)
             return
         await self.app(scope, receive, send)
-
-
-class LimitBody:
-    """Answers 413 to a body over `limit` bytes, by its declared length or by counting."""
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self.app = app
-        self.limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self.limit:
-            await response(self._error(int(declared)), scope)(scope, receive, send)
-            return
-        received = 0
-
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.limit:
-                raise HTTPException(413, str(self._error(received)))
-            return message
-
-        await self.app(scope, counted, send)
-
-    def _error(self, size: int) -> ApiError:
-        message = f"the body has {size} bytes or more, the limit is {self.limit} (--body-limit)"
-        return ApiError(413, message, code="body_too_large")
