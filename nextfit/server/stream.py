@@ -142,8 +142,9 @@ class EventStream(Response):
                 log.exception("a stream failed")
             await body(self._wire.error(shape(told, scope)))
         finally:
-            if coming is not None and not coming.done():
+            if coming is not None:
                 coming.cancel()
-                await asyncio.wait({coming})
+                # it may have ended just now, when this task was cancelled already
+                await asyncio.gather(coming, return_exceptions=True)
             await self._events.aclose()
         await body(self._wire.end, more=False)

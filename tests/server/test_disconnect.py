@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.types import Message
 
+from nextfit.server.stream import EventStream
 from tests.server.scripted import ScriptedEngine, live, says, wait_for
 
 
@@ -100,3 +105,35 @@ def test_a_reader_that_does_not_read_does_not_stall_others() -> None:
         assert httpx.post(f"{url}/v1/completions", json={"prompt": "b"}).json()["choices"][0]["text"] == "ok"
         assert httpx.get(f"{url}/health").elapsed.total_seconds() < 1
         slow.close()
+
+
+def test_an_answer_that_ends_as_its_client_leaves_is_no_lost_exception() -> None:
+    asyncio.run(_end_and_leave())
+
+
+async def _end_and_leave() -> None:
+    lost: list[Mapping[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, what: lost.append(what))
+    leaves, ends = loop.create_future(), loop.create_future()
+
+    async def receive() -> Message:
+        await leaves
+        return {"type": "http.disconnect"}
+
+    async def sent(_: Message) -> None:
+        pass
+
+    async def events() -> AsyncGenerator[dict[str, Any], None]:
+        yield {}
+        await ends
+
+    answer = EventStream(events(), close=lambda: None)({"type": "http"}, receive, sent)
+    task = asyncio.ensure_future(answer)
+    await asyncio.sleep(0.05)
+    leaves.set_result(None)
+    ends.set_result(None)
+    await task
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not lost
