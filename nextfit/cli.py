@@ -40,6 +40,7 @@ from nextfit.options import (
     Port,
     Precision,
     Queue,
+    RequestTimeout,
     Restart,
     Sequences,
     ServedModelName,
@@ -100,6 +101,7 @@ def serve(
     cors_origin: CorsOrigin = None,
     body_limit: BodyLimit = 16,
     json_depth: JsonDepth = 200,
+    request_timeout: RequestTimeout = None,
     context: Context = None,
     draft: Draft = 4,
     adaptive_draft: AdaptiveDraft = True,
@@ -136,9 +138,9 @@ def serve(
 
     level = log_level.value
     logs.configure(level)
-    http: dict[str, Any] = dict(host=host, port=port, body_limit=body_limit << 20, drain=drain)
+    http: dict[str, Any] = dict(host=host, port=port, body_limit=body_limit << 20, json_depth=json_depth)
     http |= dict(keys=read_keys(api_key or (), api_key_file), hosts=read_hosts(allowed_host or (), host))
-    http |= dict(origins=read_origins(cors_origin or ()), json_depth=json_depth)
+    http |= dict(origins=read_origins(cors_origin or ()), request_timeout=request_timeout, drain=drain)
     engine: dict[str, Any] = dict(context=context, sequences=sequences, prefill_chunk=prefill_chunk)
     engine |= dict(draft=draft, adaptive_draft=adaptive_draft, draft_file=draft_file, decode_gap=decode_gap)
     engine |= dict(kv_tokens=kv_tokens, host_kv_tokens=host_kv_tokens, answer_reserve=answer_reserve)

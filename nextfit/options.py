@@ -124,6 +124,14 @@ BodyLimit = Annotated[int, typer.Option(min=1, help="Largest request body, in Mi
 JsonDepth = Annotated[
     int, typer.Option(min=1, help="Deepest nesting of a request body, in levels.", rich_help_panel=_HTTP)
 ]
+RequestTimeout = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        help="Seconds from its arrival after which a request is ended, waiting or answered; left out: none.",
+        rich_help_panel=_HTTP,
+    ),
+]
 Sequences = Annotated[int, typer.Option(min=1, help="Requests computed at once; more wait.")]
 Queue = Annotated[
     int, typer.Option(min=0, help="Requests that may wait; those beyond are answered with 429.")

@@ -40,7 +40,7 @@ def create_app(service: Service, http: HttpConfig) -> FastAPI:
     if http.origins:
         app.add_middleware(AllowOrigins, origins=http.origins)
     app.add_middleware(AllowHosts, hosts=http.hosts)
-    app.add_middleware(Observe, metrics=service.metrics)
+    app.add_middleware(Observe, metrics=service.metrics, timeout=http.request_timeout)
     errors.install(app)
 
     async def on_disconnect(request: Request, error: Exception) -> Response:

@@ -14,4 +14,5 @@ class HttpConfig:
     origins: tuple[str, ...] = ()  # whose pages may ask; "*": any
     body_limit: int = 16 << 20  # bytes
     json_depth: int = 200  # levels
+    request_timeout: float | None = None  # seconds; None: as long as it takes
     drain: float = 30  # seconds that running answers may take after SIGTERM

@@ -29,7 +29,10 @@ _ANTHROPIC_TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
+# official clients ask again after any of these, also for what takes as long again
+_HEADERS = {429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}, 504: {"x-should-retry": "false"}}
 
 
 class ApiError(Exception):
@@ -68,8 +71,7 @@ def describe(error: Exception) -> ApiError:
 
 def response(error: ApiError, scope: Scope) -> JSONResponse:
     """The answer to the request of `scope`, noted in its record."""
-    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
-    return JSONResponse(shape(error, scope), error.status, headers)
+    return JSONResponse(shape(error, scope), error.status, _HEADERS.get(error.status))
 
 
 def shape(error: ApiError, scope: Scope) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -145,6 +146,7 @@ class Generation:
         self._worker = served.worker
         self._events: asyncio.Queue[tuple[int, EngineEvent]] = asyncio.Queue()
         self._early: deque[tuple[int, EngineEvent]] = deque()  # came before the last choice was taken
+        self._timeout: asyncio.TimerHandle | None = None
         self._choices = [
             _Choice(
                 served,
@@ -164,6 +166,9 @@ class Generation:
         """
         self._worker.admit(len(self._choices))
         loop = asyncio.get_running_loop()
+        if self.record.timeout is not None:
+            left = self.record.arrived + self.record.timeout - time.monotonic()
+            self._timeout = loop.call_later(left, self._expire)
         for choice in self._choices:
             self._worker.submit(choice.request, partial(self._deliver, loop, choice.index))
         try:
@@ -179,6 +184,8 @@ class Generation:
 
     def close(self, reason: str = "abort") -> None:
         """End what still runs, for this reason."""
+        if self._timeout is not None:
+            self._timeout.cancel()
         for choice in self._choices:
             if choice.reason is None:
                 choice.end(reason, self.usage)
@@ -224,6 +231,13 @@ class Generation:
                 if event.finish_reason is None:
                     self._worker.cancel(choice.request.id)
             yield piece
+
+    def _expire(self) -> None:
+        """Free what the request holds, also where nobody reads what it said; then tell."""
+        for choice in self._choices:
+            self._worker.cancel(choice.request.id)
+        message = f"the answer is not finished after {self.record.timeout:g} s (--request-timeout)"
+        self._events.put_nowait((0, ApiError(504, message, code="timeout")))
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, index: int, event: EngineEvent) -> None:
         """Called on the thread that reads the engine's events."""

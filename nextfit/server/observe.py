@@ -26,6 +26,7 @@ class Record:
     """What is known of a request so far."""
 
     metrics: Metrics
+    timeout: float | None = None  # seconds from its arrival that its answer may take
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     arrived: float = field(default_factory=time.monotonic)
     error: str | None = None  # code of the error that it was answered with, or the status as text
@@ -40,15 +41,16 @@ class Record:
 class Observe:
     """Puts a `Record` into the scope of every HTTP request and closes it."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, timeout: float | None) -> None:
         self.app = app
         self.metrics = metrics
+        self.timeout = timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        record, status = Record(self.metrics), 0
+        record, status = Record(self.metrics, self.timeout), 0
         scope.setdefault("state", {})["record"] = record
 
         async def noting(message: Message) -> None:
