@@ -114,7 +114,7 @@ class Engine:
             )
         if p.max_tokens is not None and n + p.max_tokens > c.context:
             raise RequestError(
-                f"{n} prompt tokens and max_tokens {p.max_tokens} exceed the context limit of {c.context} "
+                f"max_tokens: {p.max_tokens} and {n} prompt tokens exceed the context limit of {c.context} "
                 f"(--context); at most {c.context - n} tokens can be generated",
                 "max_tokens",
             )

@@ -39,7 +39,7 @@ def chosen(body: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> str | dict[
         return choice or "auto"
     if choice == "required":
         if not tools:
-            raise refused("tool_choice", "is 'required', but there are no tools")
+            raise refused("tool_choice", "demands a call, but there are no tools")
         return choice
     function = choice.get("function") if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None

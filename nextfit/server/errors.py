@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from nextfit.errors import NextFitError, RequestError
+from nextfit.server.fields import own_name
 from nextfit.server.observe import Record
 from nextfit.server.worker import QueueFull
 
@@ -75,15 +76,20 @@ def response(error: ApiError, scope: Scope) -> JSONResponse:
 
 
 def shape(error: ApiError, scope: Scope) -> dict[str, Any]:
-    """The body that tells of `error`, noted in the record of the request of `scope`."""
-    record = Record.of(scope)
+    """The body that tells of `error` in the client's own words, noted in the record of the request of `scope`."""
+    record, path = Record.of(scope), scope["path"]
     record.error = error.code or str(error.status)
-    if scope["path"] not in ANTHROPIC_PATHS:
-        return error_body(error.status, str(error), error.param, error.code)
+    message, param = str(error), error.param
+    if param is not None:
+        named = own_name(param, path)
+        message = named + message[len(param) :] if message.startswith(param) else message
+        param = named
+    if path not in ANTHROPIC_PATHS:
+        return error_body(error.status, message, param, error.code)
     kind = _ANTHROPIC_TYPES.get(error.status) or (
         "api_error" if error.status >= 500 else "invalid_request_error"
     )
-    return {"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": record.id}
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": record.id}
 
 
 def _field(location: Sequence[int | str]) -> str | None:

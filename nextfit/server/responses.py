@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from nextfit.server.conversation import begin
 from nextfit.server.generation import Generation, Usage
 from nextfit.server.parts import Change, Part, Parts
-from nextfit.server.responses_schemas import ResponsesRequest
+from nextfit.server.responses_schemas import ResponsesRequest, Text
 from nextfit.server.service import Service
 from nextfit.server.stream import RESPONSES, EventStream, while_connected
 
@@ -54,7 +54,7 @@ class _Reply:
             "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
             "store": False,
             "temperature": body.temperature,
-            "text": {"format": (body.text and body.text.format) or {"type": "text"}},
+            "text": {"format": _format(body.text)},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],
             "top_p": body.top_p,
@@ -97,6 +97,13 @@ class _Reply:
             "usage": _usage(self._generation.usage),
         }
         yield {"type": f"response.{status}", "response": self._response | done}
+
+
+def _format(text: Text | None) -> dict[str, Any]:
+    """As it was asked for."""
+    if text is None or text.format is None:
+        return {"type": "text"}
+    return text.format.model_dump(by_alias=True, exclude_unset=True)
 
 
 def _told(change: Change) -> Iterator[dict[str, Any]]:

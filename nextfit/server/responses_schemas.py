@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from nextfit.server.errors import ApiError
 from nextfit.server.schemas import MAX_LOGPROBS, Body, ChatRequest, unsupported
+from nextfit.text.messages import read_arguments
 
 _TEXTS = ("input_text", "output_text", "text")
 
@@ -23,7 +24,21 @@ class Reasoning(Body):
 
 
 class TextFormat(Body):
-    format: dict[str, Any] | None = None
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    content: Any = Field(None, alias="schema")
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> TextFormat:
+        if self.type == "json_schema" and "content" not in self.model_fields_set:
+            field = "text.format.schema"
+            raise ApiError(400, f"{field}: required field is missing", param=field, code="missing")
+        return self
+
+
+class Text(Body):
+    format: TextFormat | None = None
 
 
 class ResponsesRequest(Body):
@@ -36,7 +51,7 @@ class ResponsesRequest(Body):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     stream: bool | None = None
     reasoning: Reasoning | None = None
-    text: TextFormat | None = None
+    text: Text | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -130,10 +145,8 @@ def _turns(items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             case "reasoning":
                 turn["reasoning_content"] = _thought(item, where)
             case "function_call":
-                function = {
-                    "name": _string(item, "name", where),
-                    "arguments": _string(item, "arguments", where),
-                }
+                arguments = read_arguments(_string(item, "arguments", where), f"{where}.arguments")
+                function = {"name": _string(item, "name", where), "arguments": arguments}
                 call = {"id": _string(item, "call_id", where), "type": "function", "function": function}
                 turn.setdefault("tool_calls", []).append(call)
             case "function_call_output":
@@ -174,13 +187,13 @@ def _tool(tool: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
     if isinstance(choice, dict) and choice.get("type") == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}
+        return {"type": "function", "function": {"name": _string(choice, "name", "tool_choice")}}
     return choice
 
 
-def _format(format: dict[str, Any]) -> dict[str, Any]:
+def _format(format: TextFormat) -> dict[str, Any]:
     """`text.format` has beside its type what chat's `response_format` has in `json_schema`."""
-    if format.get("type") != "json_schema":
-        return format
-    inner = {k: v for k, v in format.items() if k != "type"}
+    if format.type != "json_schema":
+        return {"type": format.type}
+    inner = {"name": format.name, "schema": format.content, "strict": format.strict}
     return {"type": "json_schema", "json_schema": inner}

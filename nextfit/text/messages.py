@@ -52,17 +52,18 @@ def _normalize(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):
             place = f"{where}.tool_calls[{i}].function.arguments"
-            function["arguments"] = _arguments(function["arguments"], place)
+            function["arguments"] = read_arguments(function["arguments"], place)
     return result
 
 
-def _arguments(text: str, where: str) -> dict[str, Any]:
+def read_arguments(text: str, where: str) -> dict[str, Any]:
+    """The arguments of a call, from JSON text; blank text is no arguments. Raises RequestError about field `where`."""
     if not text.strip():
         return {}
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise RequestError(f"{where} is not JSON: {error}", where) from None
+        raise RequestError(f"{where}: is not JSON: {error}", where) from None
     if not isinstance(value, dict):
-        raise RequestError(f"{where} is a JSON {type(value).__name__}, expected an object", where)
+        raise RequestError(f"{where}: is a JSON {type(value).__name__}, expected an object", where)
     return value

@@ -224,7 +224,7 @@ def test_the_prompt_is_that_of_openai(sdk: anthropic.Anthropic) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b"}]}]}, "input"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"name": "a b"}]}, "tools[0]"),
+        ({"tools": [{"name": "a b"}]}, "tools[0].name"),
         ({"tools": DECLARED, "tool_choice": {"type": "tool", "name": "later"}}, "'later'"),
         ({"tools": DECLARED, "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
