@@ -219,7 +219,8 @@ def _drafts(rows: list[Rows]) -> int:
 
 
 def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
-    error = (
-        "the grammar allows no next token, or takes too long to say which" if s.finish == "error" else None
-    )
-    return Output(s.request.id, tokens, s.finish, s.stop_token, error, s.stats())
+    error = param = None
+    if s.finish == "error":
+        param = "grammar"
+        error = f"the grammar allows no next token after {s.generated} of the answer, or takes too long to say which"
+    return Output(s.request.id, tokens, s.finish, s.stop_token, error, s.stats(), param)

@@ -51,3 +51,4 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     stop_token: int | None = None  # the end token that finished it
     error: str | None = None  # with "error": why
     stats: Stats | None = None
+    param: str | None = None  # with "error": the request's setting that is to blame; None: none is

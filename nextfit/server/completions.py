@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from nextfit.engine.request import Sampled
+from nextfit.server.constraints import text_form
 from nextfit.server.generation import Generation
 from nextfit.server.logprobs import completion_logprobs
 from nextfit.server.observe import Record
@@ -29,8 +31,10 @@ def router(service: Service) -> APIRouter:
     async def completions(body: CompletionRequest, request: Request) -> Response:
         served = service.served()
         check_model(body.model, served)
-        prompts = await asyncio.to_thread(_prompts, body, served)
+        prompts, form = await asyncio.to_thread(lambda: (_prompts(body, served), text_form(body)))
         params = choices(body, served, body.max_tokens or DEFAULT_MAX_TOKENS, body.logprobs)
+        if form is not None:
+            params = [replace(one, grammar=form.source) for one in params]
         generation = Generation(served, prompts, params, Record.of(request.scope))
         reply = _Reply(body, generation, prompts)
         # refusals come before the status line of a stream

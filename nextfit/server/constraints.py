@@ -1,4 +1,4 @@
-"""What a chat request demands of the form of its answer, as one grammar: calls, JSON, text of a pattern."""
+"""What a request demands of the form of its answer, as one grammar: calls, JSON, text of a pattern."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nextfit.server.errors import ApiError
-from nextfit.server.schemas import ChatRequest
+from nextfit.server.schemas import ChatRequest, SamplingBody
 from nextfit.text import formats
 from nextfit.text.formats import Format
 from nextfit.text.schema import checked
@@ -19,7 +19,7 @@ def demanded(body: ChatRequest, tools: Sequence[Mapping[str, Any]]) -> Format | 
 
     Raises ApiError and RequestError.
     """
-    text, choice = _text(body), chosen(body, tools)
+    text, choice = text_form(body), chosen(body, tools)
     single = body.parallel_tool_calls is False
     if choice == "required":
         return formats.calls(_parameters(tools), single=single)
@@ -56,8 +56,8 @@ def refused(param: str, why: str) -> ApiError:
     return ApiError(400, f"{param}: {why}", param=param, code="invalid_value")
 
 
-def _text(body: ChatRequest) -> Format | None:
-    """What the text must be like; None: anything."""
+def text_form(body: SamplingBody) -> Format | None:
+    """What the text of an answer must be like; None: anything. Raises ApiError and RequestError."""
     wanted = body.response_format
     found: dict[str, Format] = {}
     if wanted is not None and wanted.type == "json_object":

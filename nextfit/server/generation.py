@@ -18,7 +18,7 @@ from nextfit.server.metrics import Timer
 from nextfit.server.observe import Record
 from nextfit.server.service import Served
 from nextfit.server.worker import Event as EngineEvent
-from nextfit.text import Reader, TextStream
+from nextfit.text import Reader, TextStream, formats
 from nextfit.text.events import Content, Event, Reply
 
 
@@ -224,7 +224,7 @@ class Generation:
                 continue
             if event.finish_reason in ("error", "cancelled"):
                 self.close("error")
-                raise ApiError(500, event.error or f"the engine ended the request: {event.finish_reason}")
+                raise _failure(event, choice.request.params)
             piece = choice.advance(event, self.usage)
             if choice.reason is not None:
                 running -= 1
@@ -250,3 +250,12 @@ class Generation:
             loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
         except RuntimeError:  # the loop has closed, so nobody listens
             self._worker.cancel(self._choices[index].request.id)
+
+
+def _failure(output: Output, params: SamplingParams) -> Exception:
+    """What a client is told of an answer that the engine gave up."""
+    why = output.error or f"the engine ended the request: {output.finish_reason}"
+    if output.param is None or params.grammar is None:
+        return ApiError(500, why)
+    field, *others = formats.fields(params.grammar)
+    return RequestError(why) if others else RequestError(f"{field}: {why}", field)

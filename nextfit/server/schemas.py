@@ -33,6 +33,17 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+class JsonSchema(Body):
+    name: str | None = None
+    content: Any = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class SamplingBody(Body):
     """Fields that chat and completions share. None means the checkpoint's default, or the neutral value."""
 
@@ -54,6 +65,9 @@ class SamplingBody(Body):
     stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     ignore_eos: bool | None = None
+    response_format: ResponseFormat | None = None
+    regex: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
+    grammar: Annotated[str, Field(min_length=1, max_length=262144)] | None = None
     draft: Annotated[int, Field(ge=0, le=8)] | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     user: str | None = None
@@ -89,17 +103,6 @@ class ChatMessage(BaseModel):
     content: str | list[ContentPart] | None = None
 
 
-class JsonSchema(Body):
-    name: str | None = None
-    content: Any = Field(alias="schema")
-    strict: bool | None = None
-
-
-class ResponseFormat(Body):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-
 class ChatRequest(SamplingBody):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -107,14 +110,11 @@ class ChatRequest(SamplingBody):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
     enable_thinking: bool | None = None
     thinking_budget: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    regex: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
-    grammar: Annotated[str, Field(min_length=1, max_length=262144)] | None = None
 
     @model_validator(mode="after")
     def _supported(self) -> ChatRequest:

@@ -25,6 +25,12 @@ class Format(NamedTuple):
         return json.dumps({"format": self.content, "fields": self.fields})
 
 
+def fields(source: str) -> list[str]:
+    """The request fields that a grammar came from."""
+    found: list[str] = json.loads(source)["fields"]
+    return found
+
+
 def json_schema(schema: Any, field: str) -> Format:
     """JSON that keeps to a schema."""
     return Format({"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": SPACE}, (field,))

@@ -185,6 +185,7 @@ def test_a_grammar_that_ends_nowhere(grammars: Grammars) -> None:
     found = finish(e)
     assert found["a"][1].finish_reason == "length"
     assert found["b"][1].finish_reason == "error" and "allows no next token" in (found["b"][1].error or "")
+    assert found["b"][1].param == "grammar"
     kept(found["c"][0])
 
 

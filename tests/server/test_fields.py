@@ -143,8 +143,16 @@ ROUTES: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/responses": (ResponsesRequest, {"input": "hi", "max_output_tokens": 3}),
 }
 TRANSLATED = {
-    "messages", "system", "thinking", "output_config", "tools", "tool_choice", "input", "instructions", "reasoning", "text"
-}  # fmt: skip
+    "messages",
+    "system",
+    "thinking",
+    "output_config",
+    "tools",
+    "tool_choice",
+    "input",
+    "reasoning",
+    "text",
+}
 PART = st.dictionaries(
     st.sampled_from(["type", "name", "role", "content", "text", "format", "schema", "input", "arguments"]),
     JSON | st.sampled_from(["function", "json_schema", "user", "assistant", "tool_use", "message"]),

@@ -16,6 +16,7 @@ import openai
 import pytest
 
 from nextfit.server.service import Service
+from nextfit.text import grammar
 from nextfit.text.grammar import Grammars
 from tests.server import test_anthropic, test_responses
 from tests.server.scripted import running
@@ -195,6 +196,71 @@ def test_text_of_a_form(client: openai.OpenAI, key: str, fields: Any, reasoning:
     assert cut["reason"] == "length" and JSON.startswith(cut["content"])
 
 
+def complete(client: openai.OpenAI, **fields: Any) -> dict[str, Any]:
+    """A completion, asked for whole and streamed: both are the same."""
+    url = f"{client.base_url}completions"
+    body = {"prompt": "plain", "temperature": 0, "max_tokens": 100, **fields}
+    whole = httpx.post(url, json=body, timeout=20)
+    text = httpx.post(url, json={**body, "stream": True}, timeout=20).text
+    events = [json.loads(e.removeprefix("data: ")) for e in text.split("\n\n") if e.startswith("data: {")]
+    if whole.status_code != 200:
+        assert {**events[-1]["error"]} == whole.json()["error"]
+        return {"status": whole.status_code, **whole.json()["error"]}
+    (choice,) = whole.json()["choices"]
+    pieces = [event["choices"][0] for event in events]
+    assert "".join(piece["text"] for piece in pieces) == choice["text"]
+    assert pieces[-1]["finish_reason"] == choice["finish_reason"]
+    return {"text": choice["text"], "reason": choice["finish_reason"]}
+
+
+def test_completions_of_a_form(client: openai.OpenAI) -> None:
+    for form, text in (
+        ({"response_format": schema(BOAT)}, JSON),
+        ({"response_format": {"type": "json_object"}}, JSON),
+        ({"response_format": {"type": "text"}}, "hi"),
+        ({"regex": r"\d{4}-\d{2}-\d{2}"}, "2026-12-01"),
+        ({"grammar": 'root ::= d "-" d "-" d\nd ::= [0-9]+'}, "2026-12-01"),
+        ({"grammar": 'root ::= "hi"', "echo": True}, "plainhi"),
+    ):
+        assert complete(client, **form) == {"text": text, "reason": "stop"}
+    assert complete(client, regex="[a-z]{9}", max_tokens=1)["reason"] == "length"
+
+
+DEAD = 'root ::= "hi" x\nx ::= y "c"\ny ::= "d" z\nz ::= z'  # z has no end
+
+
+@pytest.mark.parametrize("client", [4], indirect=True)
+def test_a_grammar_that_leads_nowhere(client: openai.OpenAI) -> None:
+    """It is the request's fault; what it held is free, and the next one is answered."""
+    why = "grammar: the grammar allows no next token"
+    found = complete(client, grammar=DEAD)
+    assert (found["status"], found["type"], found["param"]) == (400, "invalid_request_error", "grammar")
+    assert found["message"].startswith(why)
+    with pytest.raises(openai.BadRequestError, match=why) as error:
+        ask(client, "plain", extra_body={"grammar": DEAD, "enable_thinking": False})
+    assert error.value.param == "grammar"
+    with pytest.raises(openai.APIError, match=why):
+        list(
+            client.chat.completions.create(
+                model="scripted", messages=[{"role": "user", "content": "plain"}], stream=True,
+                extra_body={"grammar": DEAD, "enable_thinking": False},
+            )
+        )  # fmt: skip
+    cut = complete(client, grammar=DEAD, max_tokens=1)
+    assert cut["reason"] == "length"
+    metrics = httpx.get(str(client.base_url).replace("/v1/", "/metrics")).text
+    assert "num_requests_running 0" in metrics and 'errors_total{code="500"}' not in metrics
+    assert complete(client)["text"] == "hi"
+
+
+@pytest.mark.parametrize("client", [4], indirect=True)
+def test_a_grammar_that_gets_slower(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "PATIENCE", 0.0)
+    monkeypatch.setattr(grammar, "PER_TOKEN", 0.0)
+    found = complete(client, regex="(a|b|h|i)*")
+    assert (found["status"], found["param"]) == (400, "regex") and "too long" in found["message"]
+
+
 def test_a_form_and_tools(client: openai.OpenAI) -> None:
     """The answer is either; a call that is demanded goes before."""
     fields: Any = {"response_format": schema(BOAT), "tools": TOOLS, **OFF}
@@ -254,6 +320,12 @@ def test_a19_hostile_forms(client: openai.OpenAI) -> None:
             answer = httpx.post(url, content=content, headers=JSON_BODY, timeout=20)
             assert answer.status_code == 400, (fields, answer.text)
             assert answer.json()["error"]["param"] == param and param in answer.json()["error"]["message"]
+            if "tools" not in fields:
+                content = json.dumps({"prompt": "plain", **fields})
+                again = httpx.post(
+                    f"{client.base_url}completions", content=content, headers=JSON_BODY, timeout=20
+                )
+                assert (again.status_code, again.json()["error"]) == (400, answer.json()["error"])
         deep = json.dumps({**body, "response_format": schema("x")}).replace(
             '"x"', '{"properties":{"a":' * 5000 + "1" + "}}" * 5000
         )

@@ -53,7 +53,7 @@ def test_extremes() -> None:
     found = messages.decode_command(messages.encode(add))
     assert found == add
     sampled = Sampled(7, -math.inf, ((7, -math.inf), (8, 0.0)))
-    out = messages.Outputs([Output("r", (sampled,), "error", 3, "why", Stats(1, 2, 3, 4, 5, 6))])
+    out = messages.Outputs([Output("r", (sampled,), "error", 3, "why", Stats(1, 2, 3, 4, 5, 6), "grammar")])
     assert messages.decode_event(messages.encode(out)) == out
 
 
