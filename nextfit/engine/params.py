@@ -87,6 +87,11 @@ class SamplingParams:
                 raise RequestError(f"{name} is {value}; it must be {_range(low, high)}", name)
         if not 0 < self.top_p <= 1:
             raise RequestError(f"top_p is {self.top_p}; it must be above 0 and at most 1", "top_p")
+        for token in self.stop_token_ids:
+            if not 0 <= token < vocab_size:
+                raise RequestError(
+                    f"stop_token_ids has {token}; ids must be below {vocab_size}", "stop_token_ids"
+                )
         for token, bias in self.logit_bias.items():
             if not 0 <= token < vocab_size or not -100 <= bias <= 100:
                 raise RequestError(

@@ -10,9 +10,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from nextfit.server.answers import AnthropicError, Counted, MessagesReply
 from nextfit.server.anthropic_schemas import MessagesRequest, PromptBody
 from nextfit.server.conversation import begin, converse
 from nextfit.server.generation import Generation, Piece, Usage
+from nextfit.server.openapi import of_answer, of_body
 from nextfit.server.parts import Change, Part, Parts
 from nextfit.server.sampling import check_model
 from nextfit.server.service import Service
@@ -25,7 +27,7 @@ SIGNATURE = "unsigned"
 def router(service: Service) -> APIRouter:
     routes = APIRouter()
 
-    @routes.post("/v1/messages")
+    @routes.post("/v1/messages", responses=of_answer(MessagesReply, AnthropicError))
     async def messages(body: MessagesRequest, request: Request) -> Response:
         generation = await begin(body.as_chat(), service.served(), request)
         reply = _Reply(generation)
@@ -33,7 +35,7 @@ def router(service: Service) -> APIRouter:
             return EventStream(reply.events(), generation.close, ANTHROPIC)
         return JSONResponse(await while_connected(request, reply.whole()))
 
-    @routes.post("/v1/messages/count_tokens")
+    @routes.post("/v1/messages/count_tokens", response_model=Counted, responses=of_body(AnthropicError))
     async def count_tokens(body: PromptBody) -> dict[str, int]:
         served, chat = service.served(), body.chat()
         check_model(chat.model, served)

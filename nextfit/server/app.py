@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 import nextfit
-from nextfit.server import anthropic, chat, completions, errors, responses, status, tokens
+from nextfit.server import answers, anthropic, chat, completions, errors, openapi, responses, status, tokens
 from nextfit.server.body import LimitBody
 from nextfit.server.config import HttpConfig
 from nextfit.server.errors import ApiError
@@ -42,18 +42,19 @@ def create_app(service: Service, http: HttpConfig) -> FastAPI:
     app.add_middleware(AllowHosts, hosts=http.hosts)
     app.add_middleware(Observe, metrics=service.metrics, timeout=http.request_timeout)
     errors.install(app)
+    openapi.describe(app, keyed=bool(http.keys))
 
     async def on_disconnect(request: Request, error: Exception) -> Response:
         return Response(status_code=499)  # for the log; nobody receives it
 
     app.add_exception_handler(Disconnected, on_disconnect)
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", response_model=answers.Models, responses=openapi.refusals(503))
     async def models() -> dict[str, Any]:
         served = service.served()
         return {"object": "list", "data": [_model(served, name) for name in served.names]}
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", response_model=answers.Model, responses=openapi.refusals(404, 503))
     async def model(name: str) -> dict[str, Any]:
         served = service.served()
         if name not in served.names:

@@ -11,9 +11,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from nextfit.engine.request import Sampled
+from nextfit.server.answers import ChatCompletion
 from nextfit.server.conversation import begin
 from nextfit.server.generation import Answer, Generation
 from nextfit.server.logprobs import chat_logprobs
+from nextfit.server.openapi import of_answer
 from nextfit.server.schemas import ChatRequest
 from nextfit.server.service import Service
 from nextfit.server.stream import EventStream, while_connected
@@ -23,7 +25,7 @@ from nextfit.text.events import Arguments, CallBegin, Content, Event, Reasoning
 def router(service: Service) -> APIRouter:
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions")
+    @routes.post("/v1/chat/completions", responses=of_answer(ChatCompletion))
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         generation = await begin(body, service.served(), request)
         reply = _Reply(body, generation)

@@ -12,10 +12,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from nextfit.engine.request import Sampled
+from nextfit.server.answers import Completion
 from nextfit.server.constraints import text_form
 from nextfit.server.generation import Generation
 from nextfit.server.logprobs import completion_logprobs
 from nextfit.server.observe import Record
+from nextfit.server.openapi import of_answer
 from nextfit.server.sampling import check_model, choices
 from nextfit.server.schemas import CompletionRequest
 from nextfit.server.service import Served, Service
@@ -27,7 +29,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 def router(service: Service) -> APIRouter:
     routes = APIRouter()
 
-    @routes.post("/v1/completions")
+    @routes.post("/v1/completions", responses=of_answer(Completion))
     async def completions(body: CompletionRequest, request: Request) -> Response:
         served = service.served()
         check_model(body.model, served)

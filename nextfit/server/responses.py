@@ -9,8 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from nextfit.server import answers
 from nextfit.server.conversation import begin
 from nextfit.server.generation import Generation, Usage
+from nextfit.server.openapi import of_answer
 from nextfit.server.parts import Change, Part, Parts
 from nextfit.server.responses_schemas import ResponsesRequest, Text
 from nextfit.server.service import Service
@@ -20,7 +22,7 @@ from nextfit.server.stream import RESPONSES, EventStream, while_connected
 def router(service: Service) -> APIRouter:
     routes = APIRouter()
 
-    @routes.post("/v1/responses")
+    @routes.post("/v1/responses", responses=of_answer(answers.Response))
     async def responses(body: ResponsesRequest, request: Request) -> Response:
         generation = await begin(body.as_chat(), service.served(), request)
         reply = _Reply(body, generation)

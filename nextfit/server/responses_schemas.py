@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from nextfit.server.errors import ApiError
-from nextfit.server.schemas import MAX_LOGPROBS, Body, ChatRequest, unsupported
+from nextfit.server.schemas import MAX_LOGPROBS, NOT_EMPTY, Body, ChatRequest, unsupported
 from nextfit.text.messages import read_arguments
 
 _TEXTS = ("input_text", "output_text", "text")
@@ -43,7 +43,7 @@ class Text(Body):
 
 class ResponsesRequest(Body):
     model: str | None = None
-    input: str | list[dict[str, Any]]
+    input: Annotated[str | list[dict[str, Any]], Field(json_schema_extra=NOT_EMPTY)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None

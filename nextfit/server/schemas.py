@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.config import JsonDict
 
 from nextfit.server.errors import ApiError
 
@@ -21,6 +22,9 @@ StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 # fail_fast: a long list of ids is one error as a list of strings, not one per element
 Texts = Annotated[list[str], Field(fail_fast=True)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+_IDS: JsonDict = {"propertyNames": {"pattern": "^[0-9]+$"}}
+NOT_EMPTY: JsonDict = {"minLength": 1, "minItems": 1}  # checked where the refusal is told in fewer words
 Prompt = str | Texts | TokenIds | Annotated[list[TokenIds], Field(fail_fast=True)]
 
 
@@ -57,10 +61,10 @@ class SamplingBody(Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.001, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(json_schema_extra=_IDS)] | None = None
     seed: Seed | None = None
     stop: StopString | Annotated[list[StopString], Field(max_length=16)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
@@ -124,7 +128,7 @@ class ChatRequest(SamplingBody):
 
 
 class CompletionRequest(SamplingBody):
-    prompt: Prompt
+    prompt: Annotated[Prompt, Field(json_schema_extra=NOT_EMPTY)]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: int | None = None

@@ -10,21 +10,26 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.routing import iter_route_contexts
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
 import nextfit
+from nextfit.server import answers
 from nextfit.server.errors import error_body
 from nextfit.server.guard import OPEN_PATHS
+from nextfit.server.openapi import refusals
 from nextfit.server.service import Served, Service
 
 CONSOLE = Path(__file__).with_name("console.html")
 POLICY = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_UNAVAILABLE: dict[int | str, dict[str, Any]] = {
+    503: {"model": answers.Unavailable, "description": "Loading, or the engine stopped; the error says why"}
+}
 
 
 def router(service: Service) -> APIRouter:
     routes = APIRouter()
 
-    @routes.get("/health")
+    @routes.get("/health", response_model=answers.Status, responses=refusals() | _UNAVAILABLE)
     async def health() -> JSONResponse:
         reason = service.unready
         if reason is None:
@@ -36,11 +41,11 @@ def router(service: Service) -> APIRouter:
         """One page without anything from elsewhere: a chat, and what the server is doing."""
         return FileResponse(CONSOLE, headers={"Content-Security-Policy": POLICY})
 
-    @routes.get("/metrics")
+    @routes.get("/metrics", response_class=PlainTextResponse, responses=refusals())
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    @routes.get("/server_info")
+    @routes.get("/server_info", response_model=answers.ServerInfo, responses=refusals(503))
     async def server_info() -> dict[str, Any]:
         served = service.served()
         ready, limits = served.ready, served.ready.config
@@ -54,7 +59,7 @@ def router(service: Service) -> APIRouter:
             "dtype": ready.dtype,
         }
 
-    @routes.get("/debug/routes")
+    @routes.get("/debug/routes", response_model=answers.Routes, responses=refusals())
     async def table(request: Request) -> dict[str, Any]:
         """What can be asked; `open`: without a key, also where keys are needed."""
         found = [
@@ -63,11 +68,11 @@ def router(service: Service) -> APIRouter:
         ]
         return {"routes": found}
 
-    @routes.get("/v1/loads")
+    @routes.get("/v1/loads", response_model=answers.Loads, responses=refusals(503))
     async def loads() -> dict[str, Any]:
         return load(service.served())
 
-    @routes.post("/flush_cache")
+    @routes.post("/flush_cache", response_model=answers.Status, responses=refusals(503))
     async def flush_cache() -> dict[str, str]:
         service.served().worker.flush_cache()
         return {"status": "ok"}

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Discriminator, Tag
 
+from nextfit.server.answers import Text, Tokens
 from nextfit.server.conversation import converse
 from nextfit.server.errors import ApiError
+from nextfit.server.openapi import of_body
 from nextfit.server.sampling import check_model
 from nextfit.server.schemas import Body, ChatRequest, TokenIds
 from nextfit.server.service import Service
@@ -38,7 +40,7 @@ TokenizeRequest = Annotated[
 def router(service: Service) -> APIRouter:
     routes = APIRouter()
 
-    @routes.post("/tokenize")
+    @routes.post("/tokenize", response_model=Tokens, responses=of_body())
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
         served = service.served()
         check_model(body.model, served)
@@ -48,7 +50,7 @@ def router(service: Service) -> APIRouter:
             ids = await asyncio.to_thread(served.tokenizer.encode, body.prompt)
         return {"count": len(ids), "max_model_len": served.context, "tokens": ids}
 
-    @routes.post("/detokenize")
+    @routes.post("/detokenize", response_model=Text, responses=of_body())
     async def detokenize(body: TokensRequest) -> dict[str, str]:
         """Special tokens are spelled; bytes that are no whole character at the end are left out."""
         served = service.served()

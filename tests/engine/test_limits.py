@@ -148,6 +148,7 @@ def test_answer_of_one_token(prompt: int) -> None:
         ([1], {"draft": 4}, "draft", ["4", "3"]),
         ([1], {"temperature": -1}, "temperature", ["-1"]),
         ([1], {"logit_bias": {48: 1.0}}, "logit_bias", ["48"]),
+        ([1], {"stop_token_ids": (3, 48)}, "stop_token_ids", ["48"]),
     ],
 )
 def test_a12_refusals_change_nothing(prompt: list[int], params: dict, param: str, named: list[str]) -> None:
