@@ -21,6 +21,7 @@ _WHEN = {
     429: "Too many requests wait",
     500: "A fault of the server",
     503: "The model is not ready, or the server is stopping",
+    504: "The answer took longer than the server gives it",
 }
 _EVENT = {
     "type": "object",
@@ -52,7 +53,7 @@ def of_answer(whole: type[BaseModel], error: type[BaseModel] = OpenAIError) -> R
             "description": "The answer, with `stream` as events",
         },
         **of_body(error),
-        **refusals(429, error=error),
+        **refusals(429, 504, error=error),
     }
 
 

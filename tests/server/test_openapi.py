@@ -142,6 +142,14 @@ def test_too_many() -> None:
         gate.set()
 
 
+def test_too_long() -> None:
+    engine = ScriptedEngine(says("x" * 10**6), pause=0.01)
+    with live(engine, HttpConfig(request_timeout=0.2), context=2**20) as url:
+        for path in ANSWERS:
+            body = PATHS[path] | {"max_tokens": 10**5}
+            described(path, "post", httpx.post(f"{url}{path}", json=body), 504)
+
+
 def test_no_route_answers_422_and_which_need_a_key() -> None:
     assert not any("422" in one["responses"] for one in OPERATIONS.values())
     assert [path for (path, _), one in OPERATIONS.items() if "security" not in one] == ["/health"]
