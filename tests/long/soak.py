@@ -11,18 +11,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
-import signal
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,6 +25,7 @@ import httpx
 from nextfit.llm import LLM
 from nextfit.text import MarkupReader, Tools
 from nextfit.text.events import Reply
+from tests.long.server import CHAT, COMPLETIONS, STUCK_SECONDS, idle, serving
 
 CONTEXT, CHUNK, CLIENTS = 512, 128, 8
 OPTIONS = {
@@ -51,64 +47,7 @@ HAPPENS = [
     "pages_from_host_total",
     "spec_decode_num_accepted_tokens_total",
 ]
-STUCK_SECONDS = 120.0
 GROWTH_MIB = 8.0  # of memory, from the middle third of the run to its last
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-
-
-@dataclass
-class Server:
-    """`nextfit serve` in a process of its own."""
-
-    process: subprocess.Popen[str]
-    url: str
-    engine: int  # process id
-
-    def gauge(self, name: str) -> float:
-        text = httpx.get(f"{self.url}/metrics", timeout=STUCK_SECONDS).text
-        found = re.search(rf"^nextfit:{name} (\S+)$", text, re.MULTILINE)
-        assert found is not None, name
-        return float(found[1])
-
-    def in_use(self) -> dict[str, float]:
-        """What requests and the cache hold, of every kind, and open files of both processes."""
-        names = ["running", "waiting"]
-        used = {n: self.gauge(f"num_requests_{n}") for n in names}
-        names = ["pages_used", "pages_cached", "host_pages_used", "slots_used", "snapshots_used"]
-        used |= {n: self.gauge(n) for n in names}
-        for name, pid in ("server", self.process.pid), ("engine", self.engine):
-            used[f"{name}'s files"] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        return used
-
-    def memory(self) -> float:
-        """Resident MiB of both processes."""
-        total = 0
-        for pid in (self.process.pid, self.engine):
-            found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-            assert found is not None
-            total += int(found[1])
-        return total / 1024
-
-
-@contextmanager
-def serving(options: Mapping[str, object]) -> Iterator[Server]:
-    """A server on the bundled model that is ready, and has ended without a word when the block ends."""
-    words = [str(w) for pair in options.items() for w in pair]
-    command = [sys.executable, "-m", "nextfit", "serve", "--port", "0", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None and process.stderr is not None
-            found = re.match(r"ready at (\S+); try:", process.stdout.readline())
-            assert found is not None, process.stderr.read()
-            tasks = Path(f"/proc/{process.pid}/task").iterdir()
-            (engine,) = {int(child) for task in tasks for child in (task / "children").read_text().split()}
-            yield Server(process, found[1], engine)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-            said = process.stderr.read()
-            assert said == "", said
-        finally:
-            process.kill()
 
 
 @dataclass(frozen=True)
@@ -269,17 +208,6 @@ def chunk_seconds(url: str, seed: int) -> float:
         httpx.post(f"{url}{COMPLETIONS}", json=body, timeout=STUCK_SECONDS).raise_for_status()
         times.append((time.monotonic() - start) / chunks)
     return statistics.median(times)
-
-
-def idle(server: Server) -> dict[str, float]:
-    """What is in use when everybody has left and the cache is flushed."""
-    deadline = time.monotonic() + STUCK_SECONDS
-    while server.gauge("num_requests_running") + server.gauge("num_requests_waiting"):
-        assert time.monotonic() < deadline, "requests are still running"
-        time.sleep(0.1)
-    httpx.post(f"{server.url}/flush_cache", timeout=STUCK_SECONDS).raise_for_status()
-    time.sleep(1.5)  # idle connections are closed, and what is in use is told again
-    return server.in_use()
 
 
 def soak(minutes: float, seed: int) -> tuple[list[tuple[str, str]], list[str]]:

@@ -17,7 +17,7 @@ from nextfit.engine.engine import Engine
 from nextfit.engine.params import SamplingParams
 from nextfit.engine.request import Request
 from tests.engine.drive import CONTEXT, ENDS, tiny_model
-from tests.long.soak import COMPLETIONS, idle, serving
+from tests.long.server import COMPLETIONS, idle, serving
 from tests.support.scripted_model import ScriptedEngine
 
 LEAVERS = 500

@@ -18,7 +18,7 @@ import pytest
 
 from nextfit.errors import CheckpointError, ConfigError
 from nextfit.server.config import HttpConfig
-from nextfit.server.run import serve
+from nextfit.server.run import _bind, serve
 from nextfit.server.service import Served, Service
 from tests.server.scripted import ScriptedEngine, live, load, says, unready, wait_for
 
@@ -203,3 +203,14 @@ def test_port_in_use() -> None:
             serve(load(ScriptedEngine(says("x"))), http, print)
     with pytest.raises(ConfigError, match="no such host|not known|resolution"):
         serve(load(ScriptedEngine(says("x"))), HttpConfig("no.such.host.invalid"), print)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_token_waits_for_no_acknowledgement(host: str) -> None:
+    """Otherwise small writes are held back until the client has confirmed the one before, which takes it 40 ms."""
+    with (
+        _bind(host, 0) as listener,
+        socket.create_connection(listener.getsockname()[:2]),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
