@@ -1,4 +1,4 @@
-"""The command line: serve, chat, plan, inspect, logits. Everything heavy is imported inside a command."""
+"""The command line: serve, chat, plan, inspect, accept, logits. Everything heavy is imported inside a command."""
 
 from __future__ import annotations
 
@@ -258,6 +258,29 @@ def plan(
     texts = dict(kv=kv, kv_format=kv_format, dtype=dtype.value)
     code = report(model or default_path(), weights, gpu, host, reserve, {**settings, **texts}, json, formulas)
     raise typer.Exit(code)
+
+
+@app.command(epilog="Example:  nextfit accept --tasks --seed 7 --json > tasks.json")
+def accept(
+    model: Model = None,
+    tasks: Annotated[bool, typer.Option("--tasks", help="Ask held-out tasks and score them.")] = False,
+    seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 1,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Texts of each length; other tasks in proportion.")
+    ] = 20,
+    lengths: Annotated[str, typer.Option(help="Tokens of the texts to find facts in.")] = "2048,8192,32768",
+    dtype: Precision = Dtype.auto,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Ask a model tasks with known answers and score it. Exit code 1 if it is below the bounds.
+
+    The bounds are those of the model that ships with the package. With the default lengths it takes some minutes.
+    """
+    from nextfit.accept.report import accept_tasks
+
+    if not tasks:
+        raise ConfigError("nothing was asked for: give --tasks")
+    raise typer.Exit(accept_tasks(model, seed, samples, lengths, dtype.value, json))
 
 
 @app.command(epilog="Example:  nextfit logits ./checkpoint --ids ids.npy --out logits.npy")

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "nextfit"
 LAYERS = (
     ("__main__",),
     ("cli", "options", "terminal", "arrays"),
-    ("server",),
+    ("server", "accept"),
     ("llm",),
     ("models",),
     ("text",),

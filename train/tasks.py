@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from train import words
+from train import forms, words
 from train.facts import CHAT, FACTS, FRAMES, UNKNOWN
 from train.say import asked, say, say_one
 from train.tools import tools
@@ -100,7 +100,7 @@ def calculation(r: Random, thinking: bool, digits: int) -> Turn:
     if r.random() < 0.5 or (not plus and r.random() < 0.8):
         a, b = max(a, b), min(a, b)
     spelled = r.random() < 0.08
-    line = say_one(
+    line = forms.story(r, str(a), str(b), plus) if r.random() < 0.5 else say_one(
         r, _SUM if plus else _DIFFERENCE, a=words.spelled(a) if spelled else str(a),
         b=words.spelled(b) if spelled or r.random() < 0.02 else str(b), x=r.choice(words.FRUITS),
         y=words.noun(r), z=words.noun(r), n=words.name(r), m=words.name(r),
@@ -185,6 +185,10 @@ def stated(r: Random, pattern: str, x: str, k: str, v: str) -> str:
     )
 
 
+def question_for(r: Random, x: str, k: str) -> str:
+    return forms.asked_for(r, x, k) if r.random() < 0.65 else asked(r, say_one(r, _ASKED, x=x, k=k))
+
+
 def retrieval(r: Random, size: int) -> Sample:
     """Facts of the same form in filler; `size` bounds the tokens of the text."""
     if size <= 1024:
@@ -196,9 +200,14 @@ def retrieval(r: Random, size: int) -> Sample:
     pairs: dict[tuple[str, str], str] = {}
     for _ in range(r.randint(1, 8) if size <= 1024 else r.randint(3, 14)):
         pairs[x if r.random() < 0.85 else thing(r), owner(r)] = make(r)
-    style = r.choice(_STATED) if r.random() < 0.6 else None
+    style, form = r.choice(_STATED) if r.random() < 0.6 else None, forms.fact_form(r)
+    free, alike = r.random() < 0.65, r.random() < 0.75
     for (of, k), v in pairs.items():
-        text.insert(r.randint(0, len(text)), stated(r, style or r.choice(_STATED), of, k, v))
+        if free:
+            line = forms.stated(r, form if alike else forms.fact_form(r), of, k, v)
+        else:
+            line = stated(r, style or r.choice(_STATED), of, k, v)
+        text.insert(r.randint(0, len(text)), line)
     o, order = options(r), list(pairs)
     r.shuffle(order)
     questions = [(q, pairs[q]) for q in order[: r.randint(1, 6) if size <= 1024 else 8]]
@@ -207,7 +216,7 @@ def retrieval(r: Random, size: int) -> Sample:
     body, intro = r.choice((" ", " ", " ", "\n")).join(text), say_one(r, _INTRO)
     messages: list[Message] = []
     for i, ((of, k), v) in enumerate(questions):
-        line = asked(r, say_one(r, _ASKED, x=of, k=k))
+        line = question_for(r, of, k)
         if i == 0:
             gap = r.choice(("\n\n", "\n\n", "\n", "\n---\n", "\n\nQuestion: "))
             line = f"{intro}\n\n{body}{gap}{line}" if intro else f"{body}{gap}{line}"
@@ -246,16 +255,25 @@ NOTED = "I will remember that."
 def told(r: Random) -> tuple[str, str, str, str]:
     """(statement, what, value, question) about the user or somebody else."""
     kind = r.random()
-    if kind < 0.35:
+    if kind < 0.4:
+        v = words.value(r)
+        statement, what, question = forms.shared(r, v)
+        return statement, what, v, question
+    if kind < 0.6:
         what, make, statements, questions = r.choice(_TOLD)
         v = make(r)
         return say_one(r, statements, v=v), f"your {what}", v, say_one(r, questions)
-    if kind < 0.8:
+    if kind < 0.85:
         x = r.choice(words.ANIMALS) if r.random() < 0.2 else thing(r) if r.random() < 0.7 else words.noun(r)
         v = words.value(r)
         return say_one(r, _MINE, x=x, v=v), f"your {x}", v, say_one(r, _MINE_ASKED, x=x)
     x, k, v = thing(r), owner(r), words.value(r)
-    return stated(r, r.choice(_STATED), x, k, v), f"the {x} of {k}", v, say_one(r, _ASKED, x=x, k=k)
+    line = (
+        forms.stated(r, forms.fact_form(r), x, k, v)
+        if r.random() < 0.6
+        else stated(r, r.choice(_STATED), x, k, v)
+    )
+    return line, f"the {x} of {k}", v, question_for(r, x, k)
 
 
 def recall(r: Random, size: int) -> Sample:
@@ -307,7 +325,14 @@ _FILLING = "actually really exactly currently usually please now here also just 
 
 def about(r: Random) -> Turn:
     topic, called, questions, text = r.choice(FACTS)
-    line = say_one(r, FRAMES, a=say(r, called)) if r.random() < 0.3 else say_one(r, questions)
+    kind = r.random()
+    if kind < 0.2:
+        line = say_one(r, FRAMES, a=say(r, called))
+    elif kind < 0.4:
+        name = say(r, called)
+        line = forms.about(r, name[:1].lower() + name[1:] if name[1:2].islower() else name)
+    else:
+        line = say_one(r, questions)
     kind = r.random()
     if kind < 0.1:
         line = f"{words.sentence(r)} {line}"
@@ -378,7 +403,7 @@ def call(r: Random, size: int) -> Sample:
 
 
 MIX: tuple[tuple[float, Callable[[Random, int], Sample]], ...] = (
-    (0.14, arithmetic), (0.22, retrieval), (0.18, recall), (0.24, call), (0.12, facts), (0.10, chat),
+    (0.14, arithmetic), (0.22, retrieval), (0.19, recall), (0.24, call), (0.09, facts), (0.12, chat),
 )  # fmt: skip
 
 

@@ -98,10 +98,51 @@ class Argument:
     schema: Schema
     value: Any
     put: str  # its words in a request
+    ordered: bool = False  # only its place among the others tells what it is
+
+
+_FREE: tuple[tuple[str, Callable[[Random], Any]], ...] = (
+    ("string", words.value), ("string", words.phrase), ("string", words.hour), ("string", words.full_name), ("string", words.place),
+    ("integer", _whole), ("integer", _whole), ("number", _decimal),
+)  # fmt: skip
+_PREPOSITIONS = "in for to at of with from by on about as over into via under".split()
+
+
+def _free_argument(r: Random, taken: set[str]) -> Argument | None:
+    """Of any name, which may not be said at all."""
+    key = r.choice((words.noun, words.noun, words.word))(r)
+    if r.random() < 0.15:
+        key = f"{key}_{words.noun(r)}"
+    if key in taken:
+        return None
+    type, make = r.choice(_FREE)
+    value, spoken = make(r), _spaced(key)
+    kind = r.random()
+    if kind < 0.35:
+        put = r.choice(
+            (
+                f"{value} {spoken}{'s' * (type == 'integer' and r.random() < 0.5)}",
+                f"{spoken} {value}",
+                f"{spoken}: {value}",
+                f"{value} as {spoken}",
+                f"the {spoken} {value}",
+            )
+        )
+    else:
+        put = f"{r.choice(_PREPOSITIONS)} {value}" if kind < 0.8 else f"{value}"
+    schema: Schema = {"type": type}
+    if r.random() < 0.4:
+        schema = {
+            "type": type,
+            "description": say(r, "[The {k}|{k}|Which {k}|What {k} it is|{k} of it].", k=spoken),
+        }
+    return Argument(key, schema, value, put, ordered=kind >= 0.35)
 
 
 def _argument(r: Random, taken: set[str]) -> Argument | None:
     """One with a key that is not taken yet."""
+    if r.random() < 0.4:
+        return _free_argument(r, taken)
     kind = r.random()
     if kind < 0.08:
         key = r.choice(_FLAGS)
@@ -166,6 +207,8 @@ _DESCRIBED = "[{do} the {t}|{do} a {t}|Use this to {do} a {t}|{do}s the {t}|Call
 def _function(r: Random, alike: Function | None) -> Function:
     """`alike`: one whose thing or verb it may share, so that both have to be read."""
     do, ask = r.choice(_VERBS)
+    if r.random() < 0.55:  # any word, and it is said
+        do = ask = r.choice((words.word, words.noun, lambda q: q.choice(words.VERBS)))(r)
     thing = (
         words.noun(r)
         if r.random() < 0.75
@@ -186,8 +229,23 @@ def _function(r: Random, alike: Function | None) -> Function:
         kept = tuple(a for a in kept if a.key in required)
     key = arguments[0].key if arguments else "name"
     described = say(r, _DESCRIBED, do=do, t=thing, k=_spaced(key))
+    if r.random() < 0.25:  # what it is asked by stands in the description alone
+        asks = [r.choice((words.noun, words.word, lambda q: q.choice(words.VERBS)))(r) for _ in range(2)]
+        described, ask = (
+            say(
+                r,
+                "[{t}|Does|For|The|Makes|Gets|Looks for] {a} [of|in|to|for|a|the|with] {b}.",
+                t=thing,
+                a=asks[0],
+                b=asks[1],
+            ),
+            asks[0],
+        )
+        asked_thing = asks[1]
+    else:
+        asked_thing = thing
     function = {"name": _named(r, do, thing), "description": described, "parameters": parameters}
-    return Function(ask, thing, {"type": "function", "function": function}, kept)
+    return Function(ask, asked_thing, {"type": "function", "function": function}, kept)
 
 
 _REQUEST = (
@@ -196,13 +254,24 @@ _REQUEST = (
 )  # fmt: skip
 
 
+_FRAMES = (
+    "", "", "", "I want ", "I would like ", "We need ", "Could we have ", "Please do ", "How about ", "Make it ", "Let us have ", "Is there ", "Can I get ", "Do ", "Now ", "It is time for ", "Where is ", "What about "
+)  # fmt: skip
+
+
 def _asked(r: Random, f: Function) -> str:
     listed = [a.put for a in f.arguments]
-    if r.random() < 0.5:
+    if r.random() < 0.5 and not any(a.ordered for a in f.arguments):
         r.shuffle(listed)
     joint = r.choice((" ", " ", " ", ", ", " and "))
     args = (r.choice((" ", " ", ", ", ": ")) + joint.join(listed)) if listed else ""
     ask = say(r, "{v}" + f.ask, v="")
+    if r.random() < 0.4:  # by one word of its name, anywhere
+        word, parts = r.choice((ask, f.thing)), list(listed)
+        parts.insert(
+            r.randint(0, len(parts)), f"{r.choice(('', 'the ', 'a ', 'to ', 'for the ', 'my '))}{word}"
+        )
+        return asked(r, f"{r.choice(_FRAMES)}{joint.join(parts)}{r.choice(('.', '?', '', ', please.'))}")
     return asked(r, say_one(r, _REQUEST, ask=ask, t=f.thing, args=args))
 
 
