@@ -260,7 +260,7 @@ def plan(
     raise typer.Exit(code)
 
 
-@app.command(epilog="Example:  nextfit accept --tasks --seed 7 --json > tasks.json")
+@app.command(epilog="Example:  nextfit accept --tasks --seed 7 --html tasks.html")
 def accept(
     model: Model = None,
     tasks: Annotated[bool, typer.Option("--tasks", help="Ask held-out tasks and score them.")] = False,
@@ -271,6 +271,7 @@ def accept(
     lengths: Annotated[str, typer.Option(help="Tokens of the texts to find facts in.")] = "2048,8192,32768",
     dtype: Precision = Dtype.auto,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
 ) -> None:
     """Ask a model tasks with known answers and score it. Exit code 1 if it is below the bounds.
 
@@ -280,7 +281,7 @@ def accept(
 
     if not tasks:
         raise ConfigError("nothing was asked for: give --tasks")
-    raise typer.Exit(accept_tasks(model, seed, samples, lengths, dtype.value, json))
+    raise typer.Exit(accept_tasks(model, seed, samples, lengths, dtype.value, json, html))
 
 
 @app.command(epilog="Example:  nextfit logits ./checkpoint --ids ids.npy --out logits.npy")

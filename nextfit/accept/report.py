@@ -1,4 +1,4 @@
-"""Scores of a run for people, as a table, and for programs, as JSON."""
+"""Scores of a run for people, as a table or a page, and for programs, as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _print(values: dict[str, Any]) -> None:
     table = Table("task", "right", "share", "95 % interval", "at least")
     for s in values["tasks"]:
         low, high = s["interval"]
-        colour = "green" if s["passed"] else "red"
+        colour = "default" if s["bound"] is None else "green" if s["passed"] else "red"
         bound = "" if s["bound"] is None else f"{s['bound']:.0%}"
         right = f"{s['right']} of {s['asked']}"
         table.add_row(s["task"], right, f"[{colour}]{s['share']:.1%}", f"{low:.0%} to {high:.0%}", bound)
@@ -40,10 +40,15 @@ def _print(values: dict[str, Any]) -> None:
     Console().print(table)
 
 
-def accept_tasks(model: Path | None, seed: int, samples: int, lengths: str, dtype: str, json: bool) -> int:
+def accept_tasks(
+    model: Path | None, seed: int, samples: int, lengths: str, dtype: str, json: bool, html: Path | None
+) -> int:
     """Run the tasks with a progress bar on stderr, print the scores; the exit code, 1 below the bounds."""
+    from nextfit.accept.page import page
     from nextfit.accept.tasks import Plan, run
 
+    if html is not None and not html.parent.is_dir():
+        raise ConfigError(f"--html {html}: {html.parent} is not a folder")
     plan = Plan(seed, samples, _lengths(lengths))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -53,5 +58,7 @@ def accept_tasks(model: Path | None, seed: int, samples: int, lengths: str, dtyp
             lambda done, total: bar.update(loading, completed=done, total=total),
             lambda done, total: bar.update(asking, completed=done, total=total),
         )  # fmt: skip
+    if html is not None:
+        html.write_text(page(values), "utf-8")
     print(dumps(values, indent=1)) if json else _print(values)
     return 0 if values["passed"] else 1
