@@ -46,6 +46,7 @@ class Result:
     token_ids: list[int]
     text: str
     logprobs: list[Sampled] | None  # with alternatives, where `logprobs` was asked for
+    prompt_logprobs: list[Sampled] | None  # of the prompt's tokens from the second on, where they were
     finish_reason: str  # "stop", "length" or "error"
     rounds: int  # decode steps
     drafted: int  # tokens
@@ -187,12 +188,14 @@ class _Answer:
     def __init__(self, stream: TextStream, params: SamplingParams) -> None:
         self.stream, self.params = stream, params
         self.tokens: list[Sampled] = []
+        self.prompt: list[Sampled] = []
         self.text = ""
         self.result: Result | None = None
         self.stopped = False
 
     def push(self, output: Output) -> bool:
         """Take an output; True when a stop string ended the answer and the engine need not go on."""
+        self.prompt += output.prompt
         if not self.stopped:
             self.tokens += output.tokens
             delta = self.stream.push(t.token for t in output.tokens)
@@ -209,6 +212,7 @@ class _Answer:
             token_ids=[t.token for t in kept],
             text=self.text,
             logprobs=kept if self.params.logprobs is not None else None,
+            prompt_logprobs=self.prompt if self.params.prompt_logprobs is not None else None,
             finish_reason="stop" if self.stopped else output.finish_reason,
             rounds=stats.rounds,
             drafted=stats.drafted,

@@ -195,7 +195,7 @@ class Engine:
             if s.finish:
                 del self._sequences[s.request.id]
                 self._forget(s)
-        return [_output(a.sequence, a.tokens) for a in advances]
+        return [_output(a.sequence, a.tokens, a.prompt) for a in advances]
 
     def totals(self) -> Stats:
         """Counts of all requests so far, running ones among them."""
@@ -218,9 +218,9 @@ def _drafts(rows: list[Rows]) -> int:
     return sum(len(r.sequence.drafts) for r in rows)
 
 
-def _output(s: Sequence, tokens: tuple[Sampled, ...] = ()) -> Output:
+def _output(s: Sequence, tokens: tuple[Sampled, ...] = (), prompt: tuple[Sampled, ...] = ()) -> Output:
     error = param = None
     if s.finish == "error":
         param = "grammar"
         error = f"the grammar allows no next token after {s.generated} of the answer, or takes too long to say which"
-    return Output(s.request.id, tokens, s.finish, s.stop_token, error, s.stats(), param)
+    return Output(s.request.id, tokens, s.finish, s.stop_token, error, s.stats(), param, prompt)

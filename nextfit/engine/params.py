@@ -19,7 +19,7 @@ class SamplingParams:
     (design.md section 5). `temperature=0` is greedy. `top_k=0` and `top_p=1` switch those filters off.
     """
 
-    max_tokens: int | None = None  # None: up to the context limit
+    max_tokens: int | None = None  # None: up to the context limit; 0: the prompt is computed, no more
     min_tokens: int = 0
     temperature: float = 1.0
     top_k: int = 0
@@ -32,6 +32,9 @@ class SamplingParams:
     seed: int | None = None  # None: a fresh one is drawn and reported
     choice: int = 0  # index among `n` choices; enters the noise
     logprobs: int | None = None  # alternatives per token, 0..20; None: no logprobs
+    prompt_logprobs: int | None = (
+        None  # the same for the tokens of the prompt; it is then computed, not cached
+    )
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     thought_end: int | None = (
@@ -57,6 +60,7 @@ class SamplingParams:
             "top_k",
             "seed",
             "logprobs",
+            "prompt_logprobs",
             "priority",
             "draft",
             "thinking_budget",
@@ -66,7 +70,7 @@ class SamplingParams:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise RequestError(f"{name} is {value!r}; it must be a whole number", name)
         ranges = {
-            "max_tokens": (1, math.inf),
+            "max_tokens": (0, math.inf),
             "min_tokens": (0, math.inf),
             "temperature": (0, 100),
             "top_k": (0, math.inf),
@@ -76,6 +80,7 @@ class SamplingParams:
             "frequency_penalty": (-100, 100),
             "seed": (-(2**63), 2**64 - 1),
             "logprobs": (0, MAX_LOGPROBS),
+            "prompt_logprobs": (0, MAX_LOGPROBS),
             "priority": (-(2**31), 2**31 - 1),
             "draft": (0, MAX_DRAFT),
             "thinking_budget": (0, math.inf),

@@ -21,7 +21,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, array_like=True):
-    """One generated token, with `logprob` and the likeliest `top` (id, logprob) if they were asked for."""
+    """One token, with `logprob` and the likeliest `top` (id, logprob) if they were asked for."""
 
     token: int
     logprob: float | None = None
@@ -52,3 +52,6 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None  # with "error": why
     stats: Stats | None = None
     param: str | None = None  # with "error": the request's setting that is to blame; None: none is
+    prompt: tuple[
+        Sampled, ...
+    ] = ()  # with `prompt_logprobs`: the next tokens of the prompt, from its second on

@@ -13,6 +13,7 @@ from nextfit.engine.batch import PageTables, Span, make_batch, other_rows, take
 from nextfit.engine.request import Sampled
 from nextfit.engine.sampler import Wanted, choose_tokens, describe
 from nextfit.engine.scheduler import Rows
+from nextfit.engine.score import score_prompt
 from nextfit.engine.sequence import Sequence
 from nextfit.engine.verify import verify
 from nextfit.memory.arena import Memory
@@ -23,10 +24,11 @@ Depth = Callable[[list[Sequence]], list[int]]  # drafts for each of the sequence
 
 
 class Advance(NamedTuple):
-    """Output tokens that one step gave one sequence."""
+    """Output tokens that one step gave one sequence, and tokens of its prompt that it asked the chances of."""
 
     sequence: Sequence
     tokens: tuple[Sampled, ...]
+    prompt: tuple[Sampled, ...]
 
 
 class _Committed(NamedTuple):
@@ -54,14 +56,16 @@ def run_round(
     before = state.streams.tail[behind, 0] if behind else None  # now: the step replaces them
     batch = make_batch([_span(r) for r in rows], tables)
     streams = model.forward(batch, state, buffers)
-    choices, raw = _choose(model, buffers, streams, rows, batch)
+    scores = [score_prompt(model, buffers, streams, *row) for row in zip(rows, batch.starts, strict=False)]
+    choices, raw = _choose(model, buffers, streams, rows, batch)  # the same memory has these logits
     advances, committed, at = [], [], 0
     for i, r in enumerate(rows):
         s, first, last, start = r.sequence, r.sequence.computed, r.last, batch.starts[i]
         own = choices.pop(0) if last else []
         tokens = _advance(r, own)
-        if last:
-            advances.append(Advance(s, describe(raw, at, tokens, s.request.params.logprobs)))
+        if last or scores[i]:
+            told = describe(raw, at, tokens, s.request.params.logprobs)
+            advances.append(Advance(s, told, scores[i]))
             at += len(own)
         if s.finish is None and depth:
             numbers: range | list[int] = range(start, start + s.computed - first)

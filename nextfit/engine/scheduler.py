@@ -126,7 +126,7 @@ class Scheduler:
 
         One of lower priority is not waited for: it may itself have to wait for others that `s` goes before.
         """
-        limit = resume_limit(len(s.tokens), self.page_size)
+        limit = resume_limit(s.resumable, self.page_size)
         ahead = [r for r in self.running if r.stops and r.priority <= s.priority]
         have = self.cache.match(s.key, limit).length if ahead else 0
         for r in ahead:
@@ -144,7 +144,7 @@ class Scheduler:
         """
         if not self.slots.free:
             return False
-        limit, needed = resume_limit(len(s.tokens), self.page_size), self._needed(s, len(s.tokens))
+        limit, needed = resume_limit(s.resumable, self.page_size), self._needed(s, len(s.tokens))
         spare = self._promised(s) - needed + sum(self._promised(r) - len(r.pages) for r in self.running)
         admission = self.cache.admit(s.key, limit, needed, spare)
         if admission is None:

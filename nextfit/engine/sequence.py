@@ -28,6 +28,7 @@ class Sequence:
     order: int  # of arrival
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
+    scored: int = 0  # rows of the prompt whose next token was told with its log-probability
     replay: int = 0
     drafts: list[int] = field(default_factory=list)
     slot: int = 0
@@ -60,6 +61,15 @@ class Sequence:
     @property
     def prompt_length(self) -> int:
         return len(self.request.prompt)
+
+    @property
+    def resumable(self) -> int:
+        """Tokens of which all but the last may be taken from the prefix cache.
+
+        Log-probabilities of a prompt come from rows that are computed: what is not told yet is not taken.
+        """
+        unscored = self.request.params.prompt_logprobs is not None and self.scored < self.prompt_length - 1
+        return self.scored + 1 if unscored else len(self.tokens)
 
     @property
     def generated(self) -> int:

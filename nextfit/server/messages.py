@@ -13,7 +13,7 @@ from nextfit.engine.config import EngineConfig
 from nextfit.engine.request import Output, Request, Stats
 from nextfit.memory.ledger import Account
 
-VERSION = 6
+VERSION = 7
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):

@@ -265,7 +265,7 @@ class ScriptedEngine(Engine):
             handed=torch.empty(limits.rows, 3, dtype=torch.int64),
             inputs=unused,
             outputs=unused,
-            logits=unused,
+            logits=torch.empty(limits.decode_rows, 0),
             tables=torch.zeros(2 * limits.sequences + 1, table_width(limits), dtype=torch.int64),
             space=unused,
         )
