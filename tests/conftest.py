@@ -11,6 +11,9 @@ import pytest
 # Read by libraries when a test, or a process that it starts, imports them. Oracles must not reach for a hub.
 # Test models are so small that a second thread mostly waits: on a busy machine a step takes 40 times as long.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", OMP_NUM_THREADS="1")
+os.environ.setdefault(
+    "TRITON_INTERPRET", "1"
+)  # kernels run without a GPU; tests.device.kernels runs them on one
 
 SKIPS = Path(__file__).with_name("skips.txt")
 UNLISTED = pytest.StashKey[list[str]]()

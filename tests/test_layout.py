@@ -58,6 +58,7 @@ TORCH_FREE = (
     "nextfit.memory.plan",
     "nextfit.memory.report",
     "nextfit.models",
+    "nextfit.ops.choice",
     "nextfit.server.engine_main",
     "nextfit.server.load",
     "nextfit.server.run",

@@ -19,7 +19,7 @@ from nextfit.checkpoint.ngram_hash import ngram_hash
 from nextfit.config import ModelConfig
 from nextfit.ops import ngram
 from nextfit.ops.history import Extended
-from nextfit.ops.norm import gated_rms_norm, l2_norm
+from nextfit.ops.norm.reference import gated_rms_norm, l2_norm  # kernels have no gradients
 from nextfit.ops.rope import rope, rope_table
 
 Parts = Mapping[str, Tensor]

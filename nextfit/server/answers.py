@@ -80,8 +80,18 @@ class Route(Object):
     open: bool
 
 
+class OperatorRoute(Object):
+    operator: str
+    rows: Literal["few", "many", "any"]
+    format: str
+    route: str
+    reason: str
+    calls: int
+
+
 class Routes(Object):
     routes: list[Route]
+    operators: list[OperatorRoute]
 
 
 class Loads(Object):

@@ -81,6 +81,8 @@ def load(options: dict[str, object], progress: Progress) -> Built:
 
 def offer(engine: Engine, defaults: GenerationDefaults, grammars: Grammars | None = None) -> Built:
     """What the loop needs of an engine; without `grammars` requests that have one are refused."""
+    from nextfit.ops.dispatch import choices
+
     scheduler, model = engine.scheduler, engine.model
     pages, host = scheduler.cache.pages, scheduler.cache.host
 
@@ -98,6 +100,7 @@ def offer(engine: Engine, defaults: GenerationDefaults, grammars: Grammars | Non
             preemptions=scheduler.preemptions,
             totals=engine.totals(),
             memory=engine.ledger(),
+            operators=choices(),
         )
 
     dtype = str(model.dtype).removeprefix("torch.")

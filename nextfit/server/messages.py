@@ -12,6 +12,7 @@ from nextfit.config import GenerationDefaults
 from nextfit.engine.config import EngineConfig
 from nextfit.engine.request import Output, Request, Stats
 from nextfit.memory.ledger import Account
+from nextfit.ops.choice import Choice
 
 VERSION = 7
 
@@ -101,6 +102,7 @@ class Gauges(Message):
     preemptions: int
     totals: Stats  # of all requests
     memory: list[Account]  # of the engine's process
+    operators: list[Choice] = []  # the routes they took
 
 
 class Saving(Message):

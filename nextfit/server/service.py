@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nextfit.config import GenerationDefaults
+from nextfit.ops.choice import Choice
 from nextfit.server.errors import ApiError
 from nextfit.server.messages import Ready
 from nextfit.server.metrics import Metrics
@@ -102,6 +103,12 @@ class Service:
         if served is None or reason is not None:
             raise ApiError(503, reason or self._progress, code="not_ready")
         return served
+
+    @property
+    def operators(self) -> list[Choice]:
+        """The routes that the engine's operators took; none before its first step."""
+        gauges = self._served.worker.gauges if self._served else None
+        return gauges.operators if gauges else []
 
     def _report(self, progress: str) -> None:
         self._progress = progress

@@ -61,12 +61,12 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/debug/routes", response_model=answers.Routes, responses=refusals())
     async def table(request: Request) -> dict[str, Any]:
-        """What can be asked; `open`: without a key, also where keys are needed."""
+        """What can be asked (`open`: without a key, also where keys are needed), and how operators compute."""
         found = [
             {"path": route.path, "methods": sorted(route.methods or ()), "open": route.path in OPEN_PATHS}
             for route in iter_route_contexts(request.app.routes)
         ]
-        return {"routes": found}
+        return {"routes": found, "operators": [asdict(choice) for choice in service.operators]}
 
     @routes.get("/v1/loads", response_model=answers.Loads, responses=refusals(503))
     async def loads() -> dict[str, Any]:

@@ -80,6 +80,20 @@ def said_in(message: Any) -> str:
     return (message.reasoning_content or "") + (message.content or "")
 
 
+def test_operators_tell_their_routes(client: openai.OpenAI) -> None:
+    client.chat.completions.create(model="nextfit", messages=HI, max_tokens=2)
+
+    def choices() -> list[dict[str, Any]]:
+        url = str(client.base_url).replace("/v1/", "/debug/routes")
+        found: list[dict[str, Any]] = httpx.get(url, headers={"x-api-key": "a key"}).json()["operators"]
+        return found
+
+    wait_for(lambda: bool(choices()))
+    norm = next(c for c in choices() if c["operator"] == "norm.rms_norm")
+    assert (norm["route"], norm["reason"], norm["rows"]) == ("reference", "triton: not for cpu", "any")
+    assert norm["format"] in ("float32", "bfloat16") and norm["calls"] > 0
+
+
 def test_browsers(said: str) -> None:
     found = re.match(r"ready at (\S+); try:", said)
     assert found is not None

@@ -7,7 +7,6 @@ from nextfit.ops.precision import wide
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float, groups: int = 1) -> Tensor:
-    """RMSNorm over each of `groups` equal parts of the last axis; `gain` (1 + w) spans the whole axis."""
     y = x.to(wide(x.dtype)).unflatten(-1, (groups, -1))
     mean = torch.linalg.vector_norm(y, dim=-1, keepdim=True).square_() / y.shape[-1]
     y = (y * torch.rsqrt(mean + eps)).flatten(-2)
@@ -21,11 +20,6 @@ def l2_norm(x: Tensor, eps: float) -> Tensor:
 
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, activation: str) -> Tensor:
-    """Norm first, then the gate (spec section 5): x, gate [rows, heads, width], weight [width].
-
-    `activation` is "sigmoid" or "silu". The normed value is rounded to the activation type before the
-    weight, as the reference implementation does.
-    """
     w = wide(x.dtype)
     y = x.to(w)
     y = (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)).to(gate.dtype)
