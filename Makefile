@@ -37,19 +37,21 @@ format: .venv/installed-lint
 	$(BIN)/ruff format .
 
 # A stamp is newer than what it was made from, so a second make installs nothing.
+SOURCES := pyproject.toml constraints.txt setup.py $(wildcard nextfit/ops/compiled/*.h nextfit/ops/compiled/*.cpp)
+
 .venv/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed, $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
 	$(PYTHON) -m venv .venv
 	@touch $@
 
-.venv/installed: .venv/created pyproject.toml constraints.txt
+.venv/installed: .venv/created $(SOURCES)
 	$(PIP) --editable .
 	@touch $@
 
-.venv/installed-test: .venv/created pyproject.toml constraints.txt
+.venv/installed-test: .venv/created $(SOURCES)
 	$(PIP) --editable '.[test]'
 	@touch $@ .venv/installed
 
-.venv/installed-lint: .venv/created pyproject.toml constraints.txt
+.venv/installed-lint: .venv/created $(SOURCES)
 	$(PIP) --editable '.[test,lint]'
 	@touch $@ .venv/installed-test .venv/installed

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from nextfit.ops import compiled
 from nextfit.ops.choice import Choice
 
 log = logging.getLogger("nextfit.ops")
@@ -37,9 +38,11 @@ class Route:
     name: str
     formats: tuple[str, ...] = FLOATS
     few: bool | None = None  # True: decode and verify rows only, False: prefill rows only
+    device: str = "cuda"
 
 
 TRITON = Route("triton")
+CPU = Route("cpu", ("bfloat16",), few=True, device="cpu")
 
 
 class Operator(Generic[F]):
@@ -107,8 +110,10 @@ def _refusal(route: Route, device: torch.device, format: str, few: bool | None) 
         return f"only for {'few' if route.few else 'many'} rows"
     if _forced is not None:
         return "" if route.name == _forced else f"{_forced} is forced"
-    if device.type != "cuda":
+    if device.type != route.device:
         return f"not for {device.type}"
+    if route.device == "cpu":
+        return "" if compiled.kernels else "not compiled when the package was installed"
     major, minor = torch.cuda.get_device_capability(device)
     card = 10 * major + minor
     if card not in CHECKED:

@@ -122,7 +122,7 @@ def test_experts(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return ids, weights
 
     plain = experts.route
-    monkeypatch.setattr(experts, "route", route)
+    monkeypatch.setattr(experts.reference, "route", route)
     whole = trunk_logits(pair.model, pair.ids)
     assert all(ids.tolist() == [favourites] * len(pair.ids) for ids in seen) and len(seen) == 4
     assert n <= 256 or favourites[-1] > 255

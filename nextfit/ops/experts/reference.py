@@ -1,15 +1,41 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nextfit.checkpoint.packed import Weight, expert
-from nextfit.ops.batch import Batch
-from nextfit.ops.classes import classes
+from nextfit.checkpoint.packed import Stack, Weight, expert
 from nextfit.ops.linear import linear
 from nextfit.ops.precision import matmul_dtype, wide
 from nextfit.ops.select import top_k_ascending
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The weights of one layer's experts."""
+
+    gate_up: Weight  # [experts, 2 * width, hidden]
+    down: Weight  # [experts, hidden, width]
+    shared_down: Weight  # [hidden, shared width]
+    top_k: int
+    normalise: bool  # the chosen weights sum to 1
+
+    @property
+    def count(self) -> int:
+        first = self.gate_up.parts[0] if isinstance(self.gate_up, Stack) else self.gate_up
+        return first.shape[0]
+
+
+def layer(x: Tensor, projected: Tensor, w: Experts, decode: bool, space: Tensor, out: Tensor) -> None:
+    """`experts.layer` of rows of one class."""
+    shared_width = (projected.shape[1] - w.count - 1) // 2
+    router, gate, shared = projected.split([w.count, 1, 2 * shared_width], dim=1)
+    ids, weights = route(router, w.top_k, w.normalise)
+    y = mixture(x, ids, weights, w.gate_up, w.down, decode, space)
+    s = linear(gated_mlp(shared), w.shared_down, len(x) if decode else 0, space)
+    torch.add(y.to(x.dtype), s.mul_(torch.sigmoid(gate)), out=out)
 
 
 def route(logits: Tensor, k: int, normalise: bool) -> tuple[Tensor, Tensor]:
@@ -32,23 +58,13 @@ def gated_mlp(gate_up: Tensor) -> Tensor:
 
 
 def mixture(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, batch: Batch, space: Tensor
-) -> Tensor:
-    """Weighted sum of each row's experts, [rows, hidden] in the wide type.
-
-    x [rows, hidden], ids and weights [rows, k], gate_up [experts, 2 * width, hidden], down [experts, hidden, width],
-    `space` as for `linear`.
-    """
-    out = torch.empty(x.shape, dtype=wide(x.dtype), device=x.device)
-    for decode, part in classes(batch.decode_rows, len(x)):
-        out[part] = _mixture(x[part], ids[part], weights[part], gate_up, down, decode, space)
-    return out
-
-
-def _mixture(
     x: Tensor, ids: Tensor, weights: Tensor, gate_up: Weight, down: Weight, decode: bool, space: Tensor
 ) -> Tensor:
-    """The mixture of rows of one class. Walks over the experts that were chosen, each with all of its rows."""
+    """Weighted sum of the experts of each row of one class, [rows, hidden] in the wide type.
+
+    x [rows, hidden], ids and weights [rows, k], gate_up [experts, 2 * width, hidden], down [experts, hidden, width],
+    `space` as for `linear`. Walks over the experts that were chosen, each with all of its rows.
+    """
     k, sums = ids.shape[1], wide(x.dtype)
     if not decode:
         x = x.to(matmul_dtype(x.dtype, x.device))  # once, not for every expert that a row meets

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nextfit.checkpoint.packed import Weight
-from nextfit.ops.classes import classes
 from nextfit.ops.linear import linear
 from nextfit.ops.norm import rms_norm
 from nextfit.ops.precision import matmul_dtype
@@ -19,28 +17,20 @@ def read(
     rank: int,
     count: int,
     eps: float,
-    decode_rows: int,
+    decode: bool,
     space: Tensor,
     out: Tensor,
 ) -> Tensor:
-    """Mix the streams x [rows, count * hidden] into a block input.
-
-    `down` [rank (+ count), count * hidden] holds the low-rank projection and, for a read that is written
-    back, the inject rows. Writes the block input to `out` [rows, hidden] and returns the inject factors
-    [rows, count] in (0, 2) ([rows, 0] where `down` has no inject rows). `space` as for `linear`.
-    """
-    lows = []
-    for decode, part in classes(decode_rows, len(x)):
-        rows = x[part]
-        if not decode:
-            rows = rows.to(matmul_dtype(rows.dtype, rows.device))  # once, not for every product
-        few = len(rows) if decode else 0
-        n = rms_norm(rows, gain, eps, groups=count)
-        low = linear(n, down, few, space) / count
-        gate = linear(F.silu(low[:, :rank]), up, few, space).sigmoid_()
-        out[part] = gate.mul_(n).unflatten(-1, (count, -1)).mean(1)
-        lows.append(low[:, rank:])
-    return torch.cat(lows).sigmoid_().mul_(2).to(x.dtype)
+    """`hyper.read` of rows of one class."""
+    dtype = x.dtype
+    if not decode:
+        x = x.to(matmul_dtype(dtype, x.device))  # once, not for every product
+    few = len(x) if decode else 0
+    n = rms_norm(x, gain, eps, groups=count)
+    low = linear(n, down, few, space) / count
+    gate = linear(F.silu(low[:, :rank]), up, few, space).sigmoid_()
+    out.copy_(gate.mul_(n).unflatten(-1, (count, -1)).mean(1))
+    return low[:, rank:].sigmoid().mul_(2).to(dtype)
 
 
 def write(x: Tensor, y: Tensor, inject: Tensor) -> None:
