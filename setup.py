@@ -11,7 +11,10 @@ setup(
         Pybind11Extension(
             "nextfit.ops.compiled._kernels",
             ["nextfit/ops/compiled/module.cpp"],
-            depends=[f"nextfit/ops/compiled/{name}.h" for name in ("experts", "hyper", "linear", "vector")],
+            depends=[
+                f"nextfit/ops/compiled/{name}.h"
+                for name in ("delta_net", "experts", "hyper", "linear", "vector")
+            ],
             cxx_std=17,
             extra_compile_args=["-O3", "-march=native", "-fopenmp"],
             extra_link_args=["-fopenmp"],

@@ -34,6 +34,39 @@ class Batch:
         """Decode and verify rows come first; prefill rows follow."""
         return sum(self.lengths[: self.decode_sequences])
 
+    @property
+    def classes(self) -> tuple[tuple[bool, slice, Batch], ...]:
+        """Of each class that has rows: whether it is the decode class, its rows, and they alone as a batch."""
+        if self.decode_sequences in (0, len(self.lengths)):
+            return ((self.decode_sequences > 0, slice(len(self.tokens)), self),)
+        n = self.decode_rows
+        first, second = self._halves
+        return (True, slice(n), first), (False, slice(n, len(self.tokens)), second)
+
+    @cached_property
+    def _halves(self) -> tuple[Batch, Batch]:
+        d, n = self.decode_sequences, self.decode_rows
+        return self._part(slice(d), slice(n), d), self._part(slice(d, None), slice(n, None), 0)
+
+    def _part(self, sequences: slice, rows: slice, decode: int) -> Batch:
+        slots, replay, pages = (x[sequences] for x in (self.slots, self.replay, self.pages))
+        return Batch(
+            self.tokens[rows],
+            self.lengths[sequences],
+            self.firsts[sequences],
+            slots,
+            replay,
+            pages,
+            decode,
+        )
+
+    @cached_property
+    def table(self) -> Tensor:
+        """[sequences, 5] int64: slot, rows to replay, first row, rows, first position."""
+        numbers = [self.starts[:-1], self.lengths, self.firsts]
+        known = torch.tensor(numbers, dtype=torch.int64, device=self.slots.device)
+        return torch.cat([self.slots[None], self.replay[None], known]).T.contiguous()
+
     @cached_property
     def starts(self) -> tuple[int, ...]:
         """First row of each sequence, and the number of rows as last entry."""

@@ -14,9 +14,9 @@ from nextfit.engine import round as round_module
 from nextfit.engine import sampler
 from nextfit.engine.scheduler import Scheduler
 from nextfit.engine.sequence import Sequence as Running
-from nextfit.model import delta_net, model, ngram
+from nextfit.model import model, ngram
 from nextfit.ops.batch import Batch
-from nextfit.ops.delta_net import DeltaState, gated_delta_rule
+from nextfit.ops.delta_net import DeltaState, gated_delta_rule, mixer
 from nextfit.ops.history import Extended, History, extend
 from nextfit.ops.sampling import choose as choose_rows
 from nextfit.ops.sparse_attention import KVPages
@@ -61,7 +61,7 @@ def delta_fault(change: Callable[[Batch], Batch]) -> Callable[[Patch], None]:
     def faulty(state: DeltaState, batch: Batch, *rows: Tensor) -> Tensor:
         return gated_delta_rule(state, change(batch), *rows)
 
-    return lambda patch: patch.setattr(delta_net, "gated_delta_rule", faulty)
+    return lambda patch: patch.setattr(mixer, "gated_delta_rule", faulty)
 
 
 def stale_ring(patch: Patch) -> None:
@@ -141,11 +141,11 @@ def resumed_half_computed(patch: Patch) -> None:
 
 
 FAULTS: dict[str, Callable[[Patch], None]] = {
-    "delta net: convolution not committed": history_fault(delta_net, without_replay),
+    "delta net: convolution not committed": history_fault(mixer, without_replay),
     "delta net: matrix not committed": delta_fault(without_replay),
     "n-gram: convolution not committed": history_fault(ngram, without_replay),
     "n-gram: token history not committed": history_fault(model, without_replay),
-    "delta net: convolution of the slot's last owner": history_fault(delta_net, not_fresh),
+    "delta net: convolution of the slot's last owner": history_fault(mixer, not_fresh),
     "delta net: matrix of the slot's last owner": delta_fault(not_fresh),
     "n-gram: convolution of the slot's last owner": history_fault(ngram, not_fresh),
     "n-gram: tokens of the slot's last owner": history_fault(model, not_fresh),

@@ -13,7 +13,7 @@ from nextfit.engine.request import Output
 from nextfit.engine.scheduler import Scheduler
 from nextfit.model import attention, delta_net, model, ngram
 from nextfit.ops.batch import Batch
-from nextfit.ops.delta_net import DeltaState, gated_delta_rule
+from nextfit.ops.delta_net import DeltaState, gated_delta_rule, mixer
 from nextfit.ops.linear import linear
 from nextfit.ops.sparse_attention import KVPages, attend
 from tests.engine.drive import LONG, PENALISED, Trace, engine, request, run
@@ -66,7 +66,7 @@ def delta_fault(patch: Patch) -> None:
     def faulty(state: DeltaState, batch: Batch, *rows: Tensor) -> Tensor:
         return gated_delta_rule(state, not_fresh(batch), *rows)
 
-    patch.setattr(delta_net, "gated_delta_rule", faulty)
+    patch.setattr(mixer, "gated_delta_rule", faulty)
 
 
 def unwritten_row(patch: Patch) -> None:
@@ -125,7 +125,7 @@ def lost_page(patch: Patch) -> None:
 
 FAULTS: dict[str, Callable[[Patch], None]] = {
     "matrix of the slot's last owner": delta_fault,
-    "convolution of the slot's last owner": history_fault(delta_net, not_fresh),
+    "convolution of the slot's last owner": history_fault(mixer, not_fresh),
     "n-gram convolution of the slot's last owner": history_fault(ngram, not_fresh),
     "tokens of the slot's last owner": history_fault(model, not_fresh),
     "a row that is not written": unwritten_row,

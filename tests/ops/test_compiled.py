@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nextfit.ops import compiled, dispatch, experts, hyper, linear
-from tests.ops.common import SPACE, generator
+from nextfit.ops import compiled, delta_net, dispatch, experts, hyper, linear
+from nextfit.ops.history import History
+from tests.ops.common import SPACE, batch, generator
 
 ROWS = [0, 1, 2, 5, 16, 17, 40, 65]
 EPS = 1e-6
@@ -131,6 +132,106 @@ def test_experts(rows: int, count: int, k: int, normalise: bool, monkeypatch: py
     expected = torch.empty(rows, hidden, dtype=torch.float64)
     experts.layer(x.double(), projected.double(), exact, rows, SPACE, expected)
     assert close(out, expected, 4)
+
+
+HEADS, KEY_HEADS, KEY, VALUE, WINDOW, TAPS = 6, 2, 32, 64, 6, 4
+CHANNELS = 2 * KEY_HEADS * KEY + HEADS * VALUE
+
+
+def mixer(dtype: torch.dtype, activation: str) -> delta_net.Mixer:
+    def vector(*shape: int, seed: int) -> Tensor:
+        return torch.rand(*shape, generator=generator(seed)).to(torch.promote_types(dtype, torch.float32))
+
+    return delta_net.Mixer(
+        vector(CHANNELS, TAPS, seed=1) - 0.5,
+        -vector(HEADS, seed=2),
+        vector(HEADS, seed=3),
+        vector(VALUE, seed=4) + 0.5,
+        torch.arange(HEADS) % KEY_HEADS,
+        *(KEY_HEADS, KEY, VALUE, activation, EPS),
+    )
+
+
+def slots(dtype: torch.dtype, count: int) -> tuple[History, delta_net.DeltaState]:
+    """Poisoned storage, the delta state of a bf16 model in float32."""
+
+    def new(*shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.full((count, *shape), torch.nan, dtype=dtype)
+
+    exact = torch.promote_types(dtype, torch.float32)
+    history = History(new(TAPS - 1, CHANNELS, dtype=dtype), new(WINDOW, CHANNELS, dtype=dtype))
+    sizes = (
+        (HEADS, KEY, VALUE),
+        (WINDOW, HEADS, KEY),
+        (WINDOW, HEADS, VALUE),
+        (WINDOW, HEADS),
+        (WINDOW, HEADS),
+    )
+    return history, delta_net.DeltaState(*(new(*s, dtype=exact) for s in sizes))
+
+
+class DeltaTrace:
+    """Steps of some sequences; `run` takes them all, or one of them as if it were alone and had no drafts."""
+
+    steps = [(1, 5, 2), (3, 1, 6), (1, 1, 1), (4, 5, 2), (2, 6, 1)]  # rows of each sequence
+    accepted = [(1, 2, 0), (3, 1, 6), (0, 1, 1), (4, 1, 2), (1, 1, 1)]  # of them, known in the next step
+
+    def __init__(self, dtype: torch.dtype, activation: str = "sigmoid") -> None:
+        self.weights = mixer(dtype, activation)
+        self.history, self.delta = slots(dtype, 9)
+        self.dtype = dtype
+
+    def rows(self, step: int, s: int) -> Tensor:
+        """Of sequence s: what a rejected row held must not matter, so each step draws its own."""
+        return random(self.steps[step][s], sum(self.weights.sizes), seed=100 * step + s).to(self.dtype)
+
+    def mix(
+        self, x: Tensor, firsts: list[int], replay: list[int], slot: list[int], lengths: list[int]
+    ) -> Tensor:
+        b = batch(lengths, firsts, len(lengths), slots=slot, replay=replay)
+        return delta_net.mix(x, self.weights, self.history, self.delta, b)
+
+    def run(self) -> list[list[Tensor]]:
+        """Outputs of each step and sequence."""
+        at, replay, found = [0, 0, 0], [0, 0, 0], []
+        for step, lengths in enumerate(self.steps):
+            x = torch.cat([self.rows(step, s) for s in range(3)])
+            found.append(list(self.mix(x, at, replay, [7, 2, 5], list(lengths)).split(lengths)))
+            replay = list(self.accepted[step])
+            at = [a + r for a, r in zip(at, replay, strict=True)]
+        return found
+
+    def alone(self, s: int) -> list[list[Tensor]]:
+        """The accepted rows of sequence s, one a step."""
+        at, found = 0, []
+        for step in range(len(self.steps)):
+            outputs = []
+            for row in self.rows(step, s)[: self.accepted[step][s]]:
+                outputs.append(self.mix(row[None], [at], [min(at, 1)], [3], [1])[0])
+                at += 1
+            found.append(outputs)
+        return found
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "silu"])
+def test_delta_net(activation: str) -> None:
+    """Verify steps with drafts that are accepted in part, on poisoned slots, against the reference in float64."""
+    ours, exact = DeltaTrace(torch.bfloat16, activation), DeltaTrace(torch.float64, activation)
+    for a, b in zip(ours.run(), exact.run(), strict=True):
+        assert all(close(x, y, 1) for x, y in zip(a, b, strict=True))
+    for slot in (2, 5, 7):
+        assert torch.equal(ours.history.tail[slot].double(), exact.history.tail[slot])
+        assert torch.allclose(ours.delta.matrix[slot].double(), exact.delta.matrix[slot], atol=1e-5)
+    untouched = [0, 1, 3, 4, 6, 8]
+    assert ours.delta.matrix[untouched].isnan().all() and ours.history.tail[untouched].isnan().all()
+
+
+def test_delta_net_leaves_the_bits_of_a_sequence_alone_without_drafts() -> None:
+    together = DeltaTrace(torch.bfloat16).run()
+    for s in range(3):
+        for step, outputs in enumerate(DeltaTrace(torch.bfloat16).alone(s)):
+            for row, y in enumerate(outputs):
+                assert torch.equal(y, together[step][s][row])
 
 
 def test_routing_takes_the_first_of_equals_and_never_a_nan() -> None:

@@ -1,6 +1,7 @@
 // What Python sees: addresses and sizes. nextfit/ops/compiled/__init__.py takes tensors and checks them.
 #include <pybind11/pybind11.h>
 
+#include "delta_net.h"
 #include "experts.h"
 #include "hyper.h"
 #include "linear.h"
@@ -33,6 +34,17 @@ PYBIND11_MODULE(_kernels, m) {
   using A = uintptr_t;
   using N = int64_t;
   py::call_guard<py::gil_scoped_release> free;
+  m.def("delta_net", [](N key_heads, N heads, N key_dim, N value_dim, N taps, N window, A conv, A decay, A dt_bias,
+                        A norm, A key_of_value, bool silu, float eps, A tail, A log, A matrix, A keys, A values,
+                        A decays, A betas, A sequences, N count, A projected, N stride, A mixed, A scratch, A out) {
+    DeltaShape s{key_heads, heads, key_dim, value_dim, taps, window};
+    DeltaWeights w{at<float>(conv), at<float>(decay), at<float>(dt_bias), at<float>(norm), at<int64_t>(key_of_value),
+                   silu, eps};
+    DeltaSlots d{at<bf16>(tail), at<bf16>(log), at<float>(matrix), at<float>(keys), at<float>(values),
+                 at<float>(decays), at<float>(betas)};
+    delta_net(s, w, d, at<Sequence>(sequences), count, at<bf16>(projected), stride, at<float>(mixed),
+              at<float>(scratch), at<bf16>(out));
+  }, free);
   m.def("linear", [](A x, N x_stride, N rows, N columns, A weight, N count, A out, N out_stride) {
     linear(at<bf16>(x), x_stride, rows, columns, at<bf16>(weight), count, at<bf16>(out), out_stride);
   }, free);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <omp.h>
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
@@ -114,5 +115,6 @@ inline f32x16 products(const bf16 *w, int64_t count, const bf16 *x, int64_t colu
 }
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t thread() { return omp_get_thread_num(); }
 
 } // namespace nextfit
