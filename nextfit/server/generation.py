@@ -34,6 +34,7 @@ class Piece:
     tokens: tuple[Sampled, ...]
     finish_reason: str | None
     stop: str | None = None
+    prompt: tuple[Sampled, ...] = ()  # more of the prompt, with log-probabilities, from its second token on
 
     @property
     def text(self) -> str:
@@ -101,7 +102,7 @@ class _Choice:
         if reason is not None:
             self.end(reason, usage, delta.matched)
         stop = delta.stopped if delta.stopped in self.request.params.stop else None
-        return Piece(self.index, events, tokens, reason, stop)
+        return Piece(self.index, events, tokens, reason, stop, output.prompt)
 
     def end(self, reason: str, usage: Usage, tokens: int | None = None) -> None:
         """Count the choice with its first `tokens` tokens (None: all of them)."""
@@ -118,6 +119,7 @@ class Answer:
 
     reply: Reply = field(default_factory=Reply)
     tokens: list[Sampled] = field(default_factory=list)
+    prompt: list[Sampled] = field(default_factory=list)
     finish_reason: str | None = None
 
     @property
@@ -206,6 +208,7 @@ class Generation:
                 for event in piece.events:
                     answer.reply.add(event)
                 answer.tokens += piece.tokens
+                answer.prompt += piece.prompt
                 answer.finish_reason = piece.finish_reason
         finally:
             self.close()

@@ -32,17 +32,22 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Sampled]) -> dict[str, 
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokenizer: Tokenizer, tokens: Sequence[Sampled], start: int) -> dict[str, Any]:
-    """`choices[].logprobs` of completions; the first token begins `start` characters into the text."""
+def completion_logprobs(
+    tokenizer: Tokenizer, tokens: Sequence[Sampled], start: int, alternatives: int
+) -> dict[str, Any]:
+    """`choices[].logprobs` of completions; the first token begins `start` characters into the text.
+
+    The first token of a prompt has no log-probability, as nothing is before it, and no alternatives.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     offsets = []
     for sampled in tokens:
         offsets.append(start)
         start += len(decoder.decode(tokenizer.token_bytes(sampled.token)))
-    top = [{_name(tokenizer.token_bytes(token)): p for token, p in s.top} for s in tokens]
+    top = [{_name(tokenizer.token_bytes(token)): p for token, p in s.top} or None for s in tokens]
     return {
         "tokens": [_name(tokenizer.token_bytes(s.token)) for s in tokens],
         "token_logprobs": [s.logprob for s in tokens],
-        "top_logprobs": top if any(top) else None,
+        "top_logprobs": top if alternatives else None,
         "text_offset": offsets,
     }

@@ -129,6 +129,7 @@ class ChatRequest(SamplingBody):
 
 class CompletionRequest(SamplingBody):
     prompt: Annotated[Prompt, Field(json_schema_extra=NOT_EMPTY)]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: int | None = None
@@ -140,8 +141,6 @@ class CompletionRequest(SamplingBody):
             raise unsupported("suffix", "text after the completion is")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise unsupported("best_of", "a best_of other than n is")
-        if self.echo and self.logprobs is not None:
-            raise unsupported("logprobs", "logprobs of an echoed prompt are")
         if not self.prompt or any(item in ("", []) for item in self.prompt):
             raise ApiError(400, "prompt: is empty, expected at least one token", param="prompt")
         return self

@@ -204,7 +204,7 @@ def test_paranoid() -> None:
 
 
 def test_the_scripted_model() -> None:
-    """What server tests compare with: 16 above nothing for the token that was learnt."""
+    """What server tests compare with."""
     e = ScriptedEngine(lambda prompt: [5], tokens_per_step=4)
     e.model.learn([1, 2], [3])
     told = run(e, request("a", [1, 2, 3, 9], prompt_logprobs=0))["a"].prompt

@@ -325,7 +325,10 @@ def test_a19_hostile_forms(client: openai.OpenAI) -> None:
                 again = httpx.post(
                     f"{client.base_url}completions", content=content, headers=JSON_BODY, timeout=20
                 )
-                assert (again.status_code, again.json()["error"]) == (400, answer.json()["error"])
+                wanted = answer.json()["error"]
+                if param == "max_tokens":  # a prompt alone can be computed there
+                    wanted["message"] = wanted["message"].replace("equal to 1", "equal to 0")
+                assert (again.status_code, again.json()["error"]) == (400, wanted)
         deep = json.dumps({**body, "response_format": schema("x")}).replace(
             '"x"', '{"properties":{"a":' * 5000 + "1" + "}}" * 5000
         )

@@ -37,7 +37,7 @@ IMPOSSIBLE = {
         "response_format",
         "max_completion_tokens",
     ),
-    *("chat_template_kwargs", "suffix", "best_of", "echo", "previous_response_id", "conversation", "prompt"),
+    *("chat_template_kwargs", "suffix", "best_of", "previous_response_id", "conversation", "prompt"),
     *("background", "text", "output_config", "system"),
 }
 PATHS: dict[str, Any] = {

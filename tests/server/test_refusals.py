@@ -135,7 +135,7 @@ def test_chat_fields(client: httpx.Client, fields: dict[str, Any], param: str, f
         ({"prompt": [2**40]}, "prompt[0]"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
         ({"prompt": "a", "best_of": 2}, "best_of"),
-        ({"prompt": "a", "echo": True, "logprobs": 1}, "logprobs"),
+        ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
         ({"prompt": "a", "logprobs": True}, "logprobs"),
         ({}, "prompt"),
     ],
